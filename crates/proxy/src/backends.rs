@@ -57,6 +57,15 @@ impl ConnectionSharing {
     }
 }
 
+/// What a request needs of the connection that carries it.
+#[derive(Clone, Copy)]
+pub(super) struct ConnectionNeeds {
+    /// The request asks for another protocol, so the connection must not be shared.
+    pub(super) switches: bool,
+    /// The request can be sent again on another connection if this one turns out to be closed.
+    pub(super) may_repeat: bool,
+}
+
 /// One backend, with the state that this thread keeps about it.
 pub(super) struct UpstreamBackend {
     at: settings::BackendAddress,
@@ -110,14 +119,13 @@ impl UpstreamBackend {
         }
     }
 
-    /// Returns a connection that is ready now, for the task of `cx`. `switches`: the request asks
-    /// for another protocol, so the connection must not be shared.
-    fn idle(&self, cx: &mut Context<'_>, switches: bool) -> Option<UpstreamWire> {
-        if self.may_share(switches) {
+    /// Returns a connection that is ready now, for the task of `cx`.
+    fn idle(&self, cx: &mut Context<'_>, needs: ConnectionNeeds) -> Option<UpstreamWire> {
+        if self.may_share(needs.switches) {
             let session = self.sessions.with_room()?;
             return Some(UpstreamWire::Stream(StreamCall::new(&session, &self.running)));
         }
-        self.pool.take(cx).map(UpstreamWire::Whole)
+        self.pool.take(cx, needs.may_repeat).map(UpstreamWire::Whole)
     }
 
     /// Whether a connection made for a request may also carry other requests. `switches`: the

@@ -10,6 +10,7 @@ mod hold;
 
 use super::account::RequestAccount;
 use super::answer::{self, FaultForm};
+use super::backends::ConnectionNeeds;
 use super::body::RequestBody;
 use super::connect;
 use super::context::ThreadContext;
@@ -188,7 +189,11 @@ async fn answered(
     }
     let forwarded = forwarded(link, site, (head, found, trusted), upload);
     let request = forwarded.map_err(|status| fatal(thread, &form, status))?;
-    let asking = AskContext { thread, link, site, account: &account };
+    let needs = ConnectionNeeds {
+        switches: link.upgrade.may_switch(),
+        may_repeat: request.body.is_nothing() && request.head.method.is_idempotent(),
+    };
+    let asking = AskContext { thread, link, site, account: &account, needs };
     let failure = match asking.ask(request).await {
         Ok((answer, lease)) => {
             let arrived = ArrivedAnswer { answer, lease, account, connect, visitor };

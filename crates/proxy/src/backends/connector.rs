@@ -6,7 +6,7 @@
 
 use super::lease::UpstreamLease;
 use super::sessions::{SessionChoice, SessionTurn};
-use super::{ConnectionSharing, UpstreamBackend};
+use super::{ConnectionNeeds, ConnectionSharing, UpstreamBackend};
 use crate::context::ThreadContext;
 use crate::context::settings::ThreadSettings;
 use crate::failure::UpstreamFailure;
@@ -27,17 +27,17 @@ use tokio_rustls::client::TlsStream;
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 const ALPN_HTTP2: &[u8] = b"h2";
 
-/// Returns a connection to this backend, and whether it has been used before. `switches`: the
-/// request asks for another protocol, which needs a connection of its own.
+/// Returns a connection to this backend, and whether it has been used before.
 pub(crate) async fn connection(
     thread: &ThreadContext,
     settings: &ThreadSettings,
     backend: &Rc<UpstreamBackend>,
-    switches: bool,
+    needs: ConnectionNeeds,
 ) -> Result<(UpstreamLease, bool), UpstreamFailure> {
+    let switches = needs.switches;
     // Counted while the connection is made, so that requests of other threads go elsewhere.
     let occupation = settings.affinity.map(|_| backend.shared.occupy());
-    if let Some(wire) = poll_fn(|cx| Poll::Ready(backend.idle(cx, switches))).await {
+    if let Some(wire) = poll_fn(|cx| Poll::Ready(backend.idle(cx, needs))).await {
         return Ok((UpstreamLease::new(backend, wire, occupation), true));
     }
     let making = match backend.may_share(switches) {

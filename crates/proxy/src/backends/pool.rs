@@ -25,13 +25,18 @@ struct IdleConnection {
 }
 
 impl Http1Pool {
-    /// Takes a connection that is ready now, for the task of `cx`.
-    pub(super) fn take(&self, cx: &mut Context<'_>) -> Option<Box<Http1Connection>> {
+    /// Takes a connection that is ready now, for the task of `cx`. `may_repeat`: the request can be
+    /// sent again if the connection turns out to be closed.
+    pub(super) fn take(
+        &self,
+        cx: &mut Context<'_>,
+        may_repeat: bool,
+    ) -> Option<Box<Http1Connection>> {
         let mut idle = self.0.borrow_mut();
         let mut at = idle.len();
         while at > 0 {
             at -= 1;
-            match idle[at].wire.poll_ready(cx) {
+            match idle[at].wire.poll_ready(cx, may_repeat) {
                 Some(true) => return Some(idle.remove(at).wire),
                 Some(false) => {}
                 None => drop(idle.remove(at)),
@@ -56,7 +61,7 @@ impl Http1Pool {
     pub(super) fn prune(&self, now: u64) {
         let mut cx = Context::from_waker(Waker::noop());
         let young = |idle: &IdleConnection| now.saturating_sub(idle.since) < IDLE_MS;
-        let open = |idle: &mut IdleConnection| idle.wire.poll_ready(&mut cx).is_some();
+        let open = |idle: &mut IdleConnection| idle.wire.poll_ready(&mut cx, false).is_some();
         let mut open = open;
         self.0.borrow_mut().retain_mut(|idle| young(idle) && open(idle));
     }

@@ -11,7 +11,7 @@ use crate::abort::{self, AbandonedExchange};
 use crate::account::RequestAccount;
 use crate::backends::connector;
 use crate::backends::lease::UpstreamLease;
-use crate::backends::{TriedBackends, UpstreamBackend};
+use crate::backends::{ConnectionNeeds, TriedBackends, UpstreamBackend};
 use crate::context::ThreadContext;
 use crate::failure::{UpstreamFailure, WireError};
 use crate::headers::FieldKinds;
@@ -39,6 +39,7 @@ pub(super) struct AskContext<'a> {
     pub(super) link: &'a ClientLink,
     pub(super) site: &'a ProxyConfigSnapshot,
     pub(super) account: &'a RequestAccount,
+    pub(super) needs: ConnectionNeeds,
 }
 
 impl AskContext<'_> {
@@ -122,7 +123,7 @@ impl AskContext<'_> {
     /// Chooses a backend and adds it to `tried`. Returns `None` if all have been tried.
     fn choose(&self, tried: &mut TriedBackends) -> Option<&Rc<UpstreamBackend>> {
         let AskContext { thread, site, .. } = *self;
-        let switches = self.link.upgrade.may_switch();
+        let switches = self.needs.switches;
         let Some(bounds) = site.settings.affinity.filter(|_| !switches) else {
             return site.backends.choose(tried, thread.now(), switches);
         };
@@ -162,8 +163,8 @@ impl AskContext<'_> {
         &self,
         backend: &Rc<UpstreamBackend>,
     ) -> impl Future<Output = Result<(UpstreamLease, bool), UpstreamFailure>> {
-        let AskContext { thread, link, site, .. } = *self;
-        connector::connection(thread, &site.settings, backend, link.upgrade.may_switch())
+        let AskContext { thread, site, needs, .. } = *self;
+        connector::connection(thread, &site.settings, backend, needs)
     }
 
     /// Counts a failed connection attempt against a backend. Logs it if another backend is tried;

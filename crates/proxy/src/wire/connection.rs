@@ -409,9 +409,10 @@ impl Http1Connection {
 
     /// Whether another request may be sent now. Unexpected bytes, or the end of the connection,
     /// make the connection unusable (`None`): they would be taken for the answer to the next
-    /// request.
-    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Option<bool> {
-        if !self.reader.is_silent(cx) {
+    /// request. `may_repeat`: that request can be sent again if the connection turns out to be
+    /// closed.
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>, may_repeat: bool) -> Option<bool> {
+        if !self.reader.is_silent(cx, may_repeat) {
             return None;
         }
         match self.poll_task(cx) {

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
 use rustix::net::{RecvFlags, recv};
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
@@ -68,18 +69,20 @@ impl UpstreamStream {
 }
 
 impl UpstreamReader {
-    /// Whether nothing has arrived, not even the end. If possible this asks the system itself,
-    /// since the runtime may not know yet what has arrived. Under TLS a session ticket may have
+    /// Whether nothing has arrived, not even the end. The runtime knows what had arrived when it
+    /// last asked the system for events, which is enough for a request that can be sent again
+    /// (`may_repeat`). For others this asks the system itself. Under TLS a session ticket may have
     /// arrived, which means nothing.
-    pub(super) fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    pub(super) fn is_silent(&mut self, cx: &mut Context<'_>, may_repeat: bool) -> bool {
         let mut byte = [0; 1];
         match self {
             UpstreamReader::Tcp(reader) => {
-                recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN)
+                let stream: &TcpStream = reader.as_ref();
+                (may_repeat && stream.poll_read_ready(cx).is_pending()) || has_nothing(stream)
             }
             UpstreamReader::Unix(reader) => {
-                recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN)
+                let stream: &UnixStream = reader.as_ref();
+                (may_repeat && stream.poll_read_ready(cx).is_pending()) || has_nothing(stream)
             }
             UpstreamReader::Tls(reader) => {
                 let mut buffer = ReadBuf::new(&mut byte);
@@ -100,6 +103,12 @@ impl UpstreamReader {
             let _ = set_tcp_quickack(reader.as_ref(), true);
         }
     }
+}
+
+/// Whether the system has received nothing on this socket, not even its end.
+fn has_nothing(socket: impl AsFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    recv(socket, &mut [0; 1], flags) == Err(Errno::AGAIN)
 }
 
 impl AsyncRead for UpstreamReader {
