@@ -286,11 +286,7 @@ impl ConcurrencySearch {
             WorkUnit::Tokens => cost.as_units().max(SIZE_MIN),
         };
         if self.floor() != floor {
-            // What was learned of brief requests does not hold for long ones.
-            self.belief = self.prior.clone();
-            self.usual.begin_anew();
-            self.phase = SearchPhase::Steady(None, false);
-            self.set_limit(self.floor() as f64, now);
+            self.follow_floor(floor.max(self.floor()), now);
         }
         self.handle_running(self.in_flight.running, now);
         let starts = matches!(self.phase, SearchPhase::Start(_));
@@ -331,6 +327,19 @@ impl ConcurrencySearch {
         self.set_limit(self.begins as f64, now);
         (self.stale, self.gap) = (0, 0.0);
         self.window = LimitWindow::new(&self.in_flight, now);
+    }
+
+    /// The floor has changed, and is or was as high as `floor`. With so few requests at once,
+    /// handing them over takes as long as the work, so what was learned there means nothing. A much
+    /// higher limit was found because more got done with more requests.
+    fn follow_floor(&mut self, floor: usize, now: Time) {
+        if self.limit as f64 >= STEP_MIN * floor as f64 {
+            return;
+        }
+        self.belief = self.prior.clone();
+        self.usual.begin_anew();
+        self.phase = SearchPhase::Steady(None, false);
+        self.set_limit(self.floor() as f64, now);
     }
 
     /// The lower bound of the limit: more than the processors if requests are brief.
