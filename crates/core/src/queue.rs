@@ -58,6 +58,7 @@ pub use request::{
 use routes::WaitingRoutes;
 pub use settings::{QueueSettings, WorkUnit};
 use share::{QueuedShare, WaitingRequest};
+pub use slots::BriefSlots;
 use tiers::Tiers;
 use turns::HeadRequest;
 use visits::VisitCounts;
@@ -115,6 +116,7 @@ pub struct Queue {
     waiting_room: WaitingRoom,
     visits: VisitCounts,
     depth: CapacityProbe,
+    brief: BriefSlots,
     /// The number of running requests with an additional slot ([`Queue::handle_ages`]), and of
     /// those in reserved slots.
     staying: usize,
@@ -148,6 +150,7 @@ impl Queue {
             waiting_room: WaitingRoom::default(),
             visits: VisitCounts::default(),
             depth: CapacityProbe::new(),
+            brief: BriefSlots::default(),
             staying: 0,
             beside: 0,
             sent: 0,
@@ -260,9 +263,7 @@ impl Queue {
         self.enqueue_ready();
         self.note_work(now);
         let waiting = WaitingRequest::new(&arrival, self.standing_of(&arrival, now), now);
-        let has_slot =
-            self.in_slots() < self.slots() && self.tiers.passes(waiting.place, self.shared_slots());
-        if self.waiting.is_empty() && has_slot {
+        if self.waiting.is_empty() && self.has_slot(&waiting) {
             self.ready = Some((id, waiting));
         } else {
             self.enqueue(id, waiting);

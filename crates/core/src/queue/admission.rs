@@ -9,7 +9,7 @@ pub mod engine_bound;
 
 use super::concurrency::{CONCURRENCY_MAX, ConcurrencySearch};
 use super::standing::WaitingRoomEntry;
-use super::{Arrival, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId};
+use super::{Arrival, BriefSlots, CancelOutcome, Queue, QueueSettings, RefusedRequest, RequestId};
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time};
 
@@ -20,6 +20,8 @@ pub struct Admission {
     /// `search`.
     concurrency: usize,
     search: Option<ConcurrencySearch>,
+    /// The slots for brief requests that `search` has found.
+    brief: BriefSlots,
     /// The configured concurrency, from which a search starts.
     begins: usize,
     /// The configured number of requests that the backend can work on at once.
@@ -79,6 +81,7 @@ impl Admission {
             queue: Queue::new(QueueSettings { concurrency, ..settings }),
             concurrency,
             search,
+            brief: BriefSlots::default(),
             begins,
             workers: settings.workers,
             beside: 0,
@@ -102,7 +105,7 @@ impl Admission {
         let begins = settings.concurrency;
         if search.is_none() || self.search.is_none() || self.begins != begins {
             self.concurrency = search.as_ref().map_or(begins, ConcurrencySearch::concurrency);
-            self.search = search;
+            (self.search, self.brief) = (search, BriefSlots::default());
         }
         (self.begins, self.workers) = (begins, settings.workers);
         self.queue.set_settings(settings);
@@ -340,9 +343,10 @@ impl Admission {
     }
 
     fn adopt_concurrency(&mut self) {
-        let found = self.search.as_ref().map_or(self.concurrency, ConcurrencySearch::concurrency);
-        if found != self.concurrency {
-            self.concurrency = found;
+        let Some(search) = &self.search else { return };
+        let (found, brief) = (search.concurrency(), search.brief_slots());
+        if (found, brief) != (self.concurrency, self.brief) {
+            (self.concurrency, self.brief) = (found, brief);
             self.narrow();
         }
     }
@@ -361,5 +365,7 @@ impl Admission {
         };
         let (concurrency, workers) = (left(self.concurrency()), self.workers.map(left));
         self.queue.set_settings(QueueSettings { concurrency, workers, ..self.queue.settings() });
+        let count = self.brief.count.saturating_sub(self.beside);
+        self.queue.set_brief_slots(BriefSlots { count, ..self.brief });
     }
 }

@@ -24,7 +24,7 @@ mod belief;
 mod brief_requests;
 mod window;
 
-use super::WorkUnit;
+use super::{BriefSlots, WorkUnit};
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time};
 use belief::KneeBelief;
@@ -179,6 +179,16 @@ impl ConcurrencySearch {
     #[must_use]
     pub fn concurrency(&self) -> usize {
         self.limit
+    }
+
+    /// The slots for requests that are known to be brief, for [`Queue::set_brief_slots`]. Changes
+    /// only in [`handle_done`](Self::handle_done).
+    ///
+    /// [`Queue::set_brief_slots`]: super::Queue::set_brief_slots
+    #[must_use]
+    pub fn brief_slots(&self) -> BriefSlots {
+        let slots = self.brief.slots(self.least);
+        BriefSlots { count: slots.count.min(self.ceiling), ..slots }
     }
 
     /// The least concurrency: one request for each processor.

@@ -5,11 +5,60 @@
 //! backend accepts.
 
 use super::place::Place;
+use super::share::WaitingRequest;
 use super::{Queue, QueueSettings, WorkUnit};
 use crate::key::KeyHash;
-use crate::units::Time;
+use crate::units::{Cost, Time};
+
+/// Slots that only requests of a small expected cost may use, besides the others. Clients that were
+/// not here before have none of them under pressure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BriefSlots {
+    /// The number of requests with the backend, those in other slots included. 0: there are none.
+    pub count: usize,
+    /// The largest expected cost.
+    pub cost_max: Cost,
+}
+
+impl BriefSlots {
+    /// Whether there is a slot for one more request, with `running` there. A guess is not believed.
+    fn admits(self, estimate: Cost, is_guess: bool, running: usize) -> bool {
+        running < self.count && !is_guess && estimate <= self.cost_max
+    }
+}
 
 impl Queue {
+    /// Sets the slots for requests that are known to be brief. Requests that run are not affected.
+    pub fn set_brief_slots(&mut self, brief: BriefSlots) {
+        self.enqueue_ready();
+        self.brief = brief;
+    }
+
+    /// Whether a request that arrives finds a slot at once, if no other waits.
+    pub(super) fn has_slot(&self, arrived: &WaitingRequest) -> bool {
+        match self.in_slots() < self.slots() {
+            true => self.tiers.passes(arrived.place, self.shared_slots()),
+            false => self.has_brief_slot(arrived),
+        }
+    }
+
+    fn has_brief_slot(&self, request: &WaitingRequest) -> bool {
+        let WaitingRequest { place, estimate, is_guess, .. } = *request;
+        !matches!(place, Place::Line(_))
+            && self.free_workers() > 0
+            && self.brief.admits(estimate, is_guess, self.in_slots())
+    }
+
+    /// The client that is next, if its request may have a slot for brief ones.
+    fn next_brief(&self) -> Option<(KeyHash, Place)> {
+        if self.in_slots() >= self.brief.count {
+            return None;
+        }
+        let next = self.tiers.next(self.shared_slots())?;
+        let first = self.waiting.get(self.first_of(next.0)?)?;
+        self.has_brief_slot(first).then_some(next)
+    }
+
     /// The client that is next, if there is a slot for it. A client that may use a reserved slot
     /// goes first in any slot, because the backend may have no room for more requests.
     pub(super) fn next(&self, now: Time) -> Option<(KeyHash, Place)> {
@@ -32,6 +81,9 @@ impl Queue {
             if next.is_some() || self.tiers.leaves_room(self.shared_slots()) {
                 return next;
             }
+        }
+        if let Some(brief) = self.next_brief() {
+            return Some(brief);
         }
         if free == 0 || !self.has_room(now) {
             return None;
@@ -91,6 +143,8 @@ impl Queue {
     /// count.
     pub(super) fn dispatchable_count(&self) -> usize {
         match self.slots().saturating_sub(self.in_slots()) {
+            // Those after it may not be brief.
+            0 if self.next_brief().is_some() => 1,
             0 if !self.has_room(Time::ZERO) => 0,
             0 => self.newcomers().take(self.free_slots().min(self.free_workers())).count(),
             free => free,

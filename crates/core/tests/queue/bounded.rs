@@ -1,5 +1,5 @@
-//! The upper bound of the concurrency: it applies to a configured number and to a search, and has
-//! no effect after its end.
+//! The bounds of the concurrency. An upper bound applies to a configured number and to a search,
+//! and has no effect after its end. Brief requests may exceed what the search has found.
 
 use super::{NOW, arrival, settings};
 use evenkeel_core::meter::estimate::RouteHash;
@@ -10,8 +10,12 @@ use evenkeel_core::units::{Cost, Nanos, Time};
 
 /// Adds this number of requests, each of another client.
 fn arrive(admission: &mut Admission, count: u64, now: Time) {
+    arrive_at_cost(admission, count, 100, now);
+}
+
+fn arrive_at_cost(admission: &mut Admission, count: u64, cost: u64, now: Time) {
     for from in 0..count {
-        admission.handle_arrival(arrival(from, QueuePlace::Credit, 100), now);
+        admission.handle_arrival(arrival(from, QueuePlace::Credit, cost), now);
     }
 }
 
@@ -87,4 +91,33 @@ fn a_search_stays_within_the_bound_and_goes_on_without_it() {
     admission.set_bound(None, NOW);
     let without = most(&mut admission, 200);
     assert!(without > 8, "{without}");
+}
+
+/// A hundred clients of a backend that completes 50 000 brief requests a second: all of them run at
+/// once, although the search has no more than a few slots for each processor. A route that takes
+/// long has only those.
+#[test]
+fn brief_requests_run_at_once_and_long_ones_do_not() {
+    let mut admission = Admission::new(settings(1, 0), Some(ConcurrencySearch::new(1.0)));
+    let (took, cost) = (Nanos(20_000), 20_000);
+    let mut now = NOW;
+    let mut running = std::collections::VecDeque::new();
+    for number in 0..150_000 {
+        if number == 0 {
+            arrive_at_cost(&mut admission, 100, cost, now);
+        }
+        running.extend(dispatched(&mut admission, now));
+        now = now.plus(took);
+        let id = running.pop_front().expect("one runs");
+        let worked = Some((RouteHash::UNKNOWN, Nanos(took.0 * (running.len() as u64 + 1))));
+        admission.handle_done(id, Cost(cost), worked, now);
+        arrive_at_cost(&mut admission, 1, cost, now);
+    }
+    running.extend(dispatched(&mut admission, now));
+    assert_eq!((running.len(), admission.concurrency()), (100, 4));
+    for id in running.drain(..) {
+        admission.handle_done(id, Cost(cost), None, now);
+    }
+    arrive_at_cost(&mut admission, 100, 5_000 * cost, now);
+    assert_eq!(dispatched(&mut admission, now).len(), 4);
 }

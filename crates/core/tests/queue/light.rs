@@ -42,6 +42,32 @@ fn who_waits_is_known_by_what_was_learned_meanwhile() {
     assert_eq!(queue.remembered(), 20 + 20 + 1, "clients, flows and one route");
 }
 
+/// One slot for all, and four with the backend at most for brief requests.
+#[test]
+fn brief_requests_have_slots_that_others_have_not() {
+    let mut queue = Queue::new(settings(1, 0));
+    queue.set_brief_slots(BriefSlots { count: 4, cost_max: Cost(LIGHT) });
+    let brief: Vec<RequestId> =
+        (0..2).map(|n| queue.handle_arrival(credit(n, LIGHT), NOW)).collect();
+    assert_eq!(sent(&mut queue), brief);
+    let guess = Arrival { is_guess: true, ..credit(2, LIGHT) };
+    let guess = queue.handle_arrival(guess, NOW);
+    let later = queue.handle_arrival(credit(3, LIGHT), NOW);
+    assert_eq!(sent(&mut queue), [], "a guess is not believed, and is not overtaken");
+    brief.iter().for_each(|id| _ = queue.handle_done(*id, Cost(LIGHT), NOW));
+    assert_eq!(sent(&mut queue), [guess, later]);
+    let heavy = queue.handle_arrival(credit(4, LIGHT + 1), NOW);
+    assert_eq!(sent(&mut queue), [], "it is not brief");
+    [guess, later].iter().for_each(|id| _ = queue.handle_done(*id, Cost(LIGHT), NOW));
+    assert_eq!(sent(&mut queue), [heavy]);
+    let more: Vec<RequestId> =
+        (5..9).map(|n| queue.handle_arrival(credit(n, LIGHT), NOW)).collect();
+    assert_eq!(sent(&mut queue), more[..3], "four with the backend");
+    queue.set_brief_slots(BriefSlots::default());
+    queue.handle_done(heavy, Cost(HEAVY), NOW);
+    assert_eq!(sent(&mut queue), [], "those that run stay there");
+}
+
 /// Twenty requests with an equal turn arrived earlier. The cost of the new request is unknown, so
 /// it runs first to learn the cost. Requests on a route whose cost is known by now have no such
 /// precedence.

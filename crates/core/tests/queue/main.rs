@@ -17,7 +17,8 @@ mod visits;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::queue::standing::{KnownClients, Visit};
 use evenkeel_core::queue::{
-    Arrival, CancelOutcome, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId, WorkUnit,
+    Arrival, BriefSlots, CancelOutcome, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId,
+    WorkUnit,
 };
 use evenkeel_core::units::{Cost, Nanos, Time, Weight};
 

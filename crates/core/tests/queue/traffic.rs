@@ -11,6 +11,7 @@ enum QueueEvent {
     Cancel { which: usize },
     Pass(u64),
     Concurrency(usize),
+    Brief(usize, u64),
 }
 
 fn events() -> impl Strategy<Value = Vec<QueueEvent>> {
@@ -25,6 +26,7 @@ fn events() -> impl Strategy<Value = Vec<QueueEvent>> {
         1 => cancel,
         1 => (0..40_u64).prop_map(QueueEvent::Pass),
         1 => (1..5_usize).prop_map(QueueEvent::Concurrency),
+        1 => (0..8_usize, 0..50_u64).prop_map(|(count, cost)| QueueEvent::Brief(count, cost)),
     ];
     prop::collection::vec(event, 1..200)
 }
@@ -75,6 +77,10 @@ impl RecordedQueue {
                 self.queue.handle_timeout(self.now);
             }
             QueueEvent::Concurrency(slots) => self.queue.set_concurrency(slots),
+            QueueEvent::Brief(count, cost) => {
+                let cost_max = Cost(cost);
+                self.queue.set_brief_slots(BriefSlots { count, cost_max });
+            }
             QueueEvent::Done { .. } | QueueEvent::Cancel { .. } => {}
         }
     }
@@ -122,7 +128,7 @@ proptest! {
         };
         let mut watched = RecordedQueue::new(settings);
         for event in events {
-            let cut = matches!(event, QueueEvent::Concurrency(_));
+            let cut = matches!(event, QueueEvent::Concurrency(_) | QueueEvent::Brief(..));
             watched.handle(event);
             watched.poll();
             if !cut {

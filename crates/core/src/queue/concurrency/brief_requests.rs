@@ -10,15 +10,20 @@
 //! the mean in which each request has its own length as weight, so one long request among many
 //! counts against it. Requests that have not ended count too: if more time was spent with the
 //! backend than the requests that ended account for, some request stays for long. Even so, several
-//! long requests may arrive at once. So only a few are allowed for each processor, which is enough
-//! to keep both sides busy. Figures: docs/adr/0004.
+//! long requests may arrive at once. So only a few of unknown length are allowed for each
+//! processor, which is enough to keep both sides busy. Requests that are known to be brief
+//! ([`BriefSlots`]) may be as many as are completed within a wait that is not noticeable. Making
+//! them wait here instead would cost more than it orders: each would be woken for its turn alone.
+//! Figures: docs/adr/0004.
 
-use crate::units::{Nanos, Time};
+use crate::queue::BriefSlots;
+use crate::units::{Cost, Nanos, Time};
 
 /// The longest wait that is not noticeable.
 const UNNOTICED_WAIT: Nanos = Nanos::from_millis(2);
-/// The weighted mean of the request times may be this many times [`UNNOTICED_WAIT`].
-const LONG_MEAN_RATIO: f64 = 4.0;
+/// The weighted mean of the request times may be this many times [`UNNOTICED_WAIT`], and so may the
+/// work of all requests in [`BriefSlots`], for each processor.
+const LONG_MEAN_RATIO: u32 = 4;
 /// The shortest period that is judged.
 const PERIOD_MIN: Nanos = Nanos::from_millis(100);
 /// The number of periods in a row that must show brief requests: a second. A client that sends long
@@ -56,6 +61,8 @@ pub(super) struct BriefRequestDetector {
     holds: bool,
     periods_for: u32,
     periods_against: u32,
+    /// The number of requests completed within [`UNNOTICED_WAIT`], in each of the last two periods.
+    completed: [usize; 2],
 }
 
 impl BriefRequestDetector {
@@ -63,6 +70,16 @@ impl BriefRequestDetector {
     /// show; zero if requests are not brief.
     pub fn room(&self, processors: usize) -> usize {
         if self.holds { ROOM_PER_PROCESSOR * processors } else { 0 }
+    }
+
+    /// The slots for requests that are known to be brief, before this many processors.
+    pub fn slots(&self, processors: usize) -> BriefSlots {
+        let count = self.completed[0].max(self.completed[1]);
+        if !self.holds || count <= ROOM_PER_PROCESSOR * processors {
+            return BriefSlots::default();
+        }
+        let work = UNNOTICED_WAIT.0 * u64::from(LONG_MEAN_RATIO) * processors as u64;
+        BriefSlots { count, cost_max: Cost(work / count as u64) }
     }
 
     /// Notes that a request took `elapsed`, and that all requests so far have spent `held` seconds
@@ -81,9 +98,11 @@ impl BriefRequestDetector {
             return;
         }
         let (moment, age) = (UNNOTICED_WAIT.as_secs_f64(), age.as_secs_f64());
-        let few = f64::from(self.count) * moment < (ROOM_PER_PROCESSOR * processors) as f64 * age;
+        let completed = f64::from(self.count) * moment / age;
+        let few = completed < (ROOM_PER_PROCESSOR * processors) as f64;
         let some_stay = held - self.held_before - self.sum > STAYING_REQUESTS_MAX * age;
-        let is_against = few || some_stay || self.squares > LONG_MEAN_RATIO * moment * self.sum;
+        let long_mean = f64::from(LONG_MEAN_RATIO) * moment;
+        let is_against = few || some_stay || self.squares > long_mean * self.sum;
         let (spoken_for, against) = match is_against {
             true => (0, self.periods_against.saturating_add(1)),
             false => (self.periods_for.saturating_add(1), 0),
@@ -98,6 +117,7 @@ impl BriefRequestDetector {
             holds,
             periods_for: spoken_for,
             periods_against: against,
+            completed: [completed as usize, self.completed[0]],
             ..BriefRequestDetector::default()
         };
     }
