@@ -2,11 +2,12 @@
 //! as a whole.
 //!
 //! The certificate and its key are one file, so they always belong together. `tls` follows that
-//! file as any other certificate.
+//! file as any other certificate, and also while it is only in memory (`UnsavedFiles`).
 
 use crate::AcmeError;
 use evenkeel_config::settings::tls::AcmeSettings;
 use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
+use evenkeel_config::source::unsaved::UnsavedFiles;
 use evenkeel_core::units::Time;
 use evenkeel_tls::pem::{self, CertificateValidity};
 use instant_acme::AccountCredentials;
@@ -17,6 +18,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// The lifetime of the certificate that is shown until the first one is issued: two thirds of it
@@ -53,23 +55,30 @@ pub struct Attempt {
     pub second: u64,
 }
 
+/// The folder of the settings. A file that cannot be written there stays in memory, so that a full
+/// disk does not leave the proxy without a certificate.
+#[derive(Clone, Debug)]
+pub struct AcmeFolder {
+    /// The settings that name it.
+    pub settings: AcmeSettings,
+    unsaved: Arc<UnsavedFiles>,
+}
+
 /// Makes the folder, and a self-signed certificate if there is none that can be used.
 ///
 /// # Errors
-/// The file or folder that cannot be written.
-pub fn prepare(settings: &AcmeSettings, now: Time) -> Result<(), AcmeError> {
-    let mut builder = DirBuilder::new();
-    let made = builder.recursive(true).mode(0o700).create(&settings.folder);
-    made.map_err(|why| AcmeError::file(&settings.folder, why))?;
+/// A certificate cannot be made for these names.
+pub fn prepare(settings: &AcmeSettings, now: Time) -> Result<AcmeFolder, AcmeError> {
+    let folder = AcmeFolder { settings: settings.clone(), unsaved: Arc::default() };
     let path = settings.certificate();
-    match path.exists().then(|| validity(settings)) {
-        Some(Ok(Some(_))) => return Ok(()),
+    match path.exists().then(|| folder.validity()) {
+        Some(Ok(Some(_))) => return Ok(folder),
         Some(Err(error)) => tracing::error!(
             target: "evenkeel::acme", %error,
             "certificate cannot be used; another one is requested"
         ),
         // It is for other names, but better than a new one that no authority has signed.
-        Some(Ok(None)) => return Ok(()),
+        Some(Ok(None)) => return Ok(folder),
         None => {}
     }
     let cert = path.display();
@@ -77,7 +86,8 @@ pub fn prepare(settings: &AcmeSettings, now: Time) -> Result<(), AcmeError> {
         target: "evenkeel::acme", %cert,
         "no certificate yet; a self-signed one is shown until the authority has issued one"
     );
-    write(&path, temporary(settings, now)?.as_bytes())
+    folder.write(&path, temporary(settings, now)?.as_bytes());
+    Ok(folder)
 }
 
 /// A certificate that this process signs itself, and its key.
@@ -94,17 +104,6 @@ fn temporary(settings: &AcmeSettings, now: Time) -> Result<String, AcmeError> {
     Ok(params.self_signed(&key)?.pem() + &key.serialize_pem())
 }
 
-/// The validity of the certificate. `None` if it is not for all names.
-///
-/// # Errors
-/// It cannot be read or used.
-pub fn validity(settings: &AcmeSettings) -> Result<Option<CertificateValidity>, AcmeError> {
-    let path = settings.certificate();
-    let files = WatchedFiles::new(vec![path]).read().map_err(pem::TlsFileError::from)?;
-    let file = files.first().ok_or(pem::TlsFileError::Missing)?;
-    examined(settings, file, file)
-}
-
 /// The validity of a certificate with its key. `None` if it is not for all names.
 fn examined(
     settings: &AcmeSettings,
@@ -116,108 +115,207 @@ fn examined(
     Ok(covers.then_some(identity.validity))
 }
 
-/// Saves an issued certificate with its key, if it is better than the previous one: an authority
-/// may be broken.
-///
-/// # Errors
-/// It cannot be used, is not for all names or has expired; or the file cannot be written.
-pub fn save_certificate(
-    settings: &AcmeSettings,
-    chain: &str,
-    key: &str,
-    now: Time,
-) -> Result<(), AcmeError> {
-    let unusable = |why: String| AcmeError::Unusable { why };
-    if chain.len() > CHAIN_BYTES_MAX {
-        return Err(unusable(format!("it has {} bytes, which are too many", chain.len())));
+/// The certificate.
+impl AcmeFolder {
+    /// The contents that are not on the disk, for those that read the certificate.
+    #[must_use]
+    pub fn unsaved(&self) -> Arc<UnsavedFiles> {
+        Arc::clone(&self.unsaved)
     }
-    let part = |name: &str, text: &str| WatchedFile {
-        path: PathBuf::from(name),
-        bytes: text.as_bytes().to_vec(),
-        modified: 0,
-    };
-    let found = examined(settings, &part("the answer", chain), &part("the request", key));
-    match found.map_err(|error| unusable(error.to_string()))? {
-        None => Err(unusable("it is not for all of `domains`".to_owned())),
-        Some(valid) if valid.until <= now.second() => {
-            Err(unusable(format!("it was valid until {}", pem::date(valid.until))))
+
+    /// The validity of the certificate. `None` if it is not for all names.
+    ///
+    /// # Errors
+    /// It cannot be read or used.
+    pub fn validity(&self) -> Result<Option<CertificateValidity>, AcmeError> {
+        let files = WatchedFiles::new(vec![self.settings.certificate()]);
+        let files = files.with_unsaved(self.unsaved()).read().map_err(pem::TlsFileError::from)?;
+        let file = files.first().ok_or(pem::TlsFileError::Missing)?;
+        examined(&self.settings, file, file)
+    }
+
+    /// Saves an issued certificate with its key, if it is better than the previous one: an
+    /// authority may be broken.
+    ///
+    /// # Errors
+    /// It cannot be used, is not for all names or has expired.
+    pub fn save_certificate(&self, chain: &str, key: &str, now: Time) -> Result<(), AcmeError> {
+        let unusable = |why: String| AcmeError::Unusable { why };
+        if chain.len() > CHAIN_BYTES_MAX {
+            return Err(unusable(format!("it has {} bytes, which are too many", chain.len())));
         }
-        Some(_) => {
-            let line = if chain.ends_with('\n') { "" } else { "\n" };
-            write(&settings.certificate(), format!("{chain}{line}{key}").as_bytes())
+        let part = |name: &str, text: &str| WatchedFile {
+            path: PathBuf::from(name),
+            bytes: text.as_bytes().to_vec(),
+            modified: 0,
+        };
+        let (chain_part, key_part) = (part("the answer", chain), part("the request", key));
+        let found = examined(&self.settings, &chain_part, &key_part);
+        match found.map_err(|error| unusable(error.to_string()))? {
+            None => Err(unusable("it is not for all of `domains`".to_owned())),
+            Some(valid) if valid.until <= now.second() => {
+                Err(unusable(format!("it was valid until {}", pem::date(valid.until))))
+            }
+            Some(_) => {
+                let line = if chain.ends_with('\n') { "" } else { "\n" };
+                let text = format!("{chain}{line}{key}");
+                self.write(&self.settings.certificate(), text.as_bytes());
+                Ok(())
+            }
         }
     }
 }
 
-fn account_path(settings: &AcmeSettings) -> PathBuf {
-    settings.folder.join("account.json")
-}
+/// The account, and the last attempt.
+impl AcmeFolder {
+    fn account_path(&self) -> PathBuf {
+        self.settings.folder.join("account.json")
+    }
 
-/// The account at the authority of the settings, if there is one.
-///
-/// # Errors
-/// The file exists and cannot be read.
-pub fn account(settings: &AcmeSettings) -> Result<Option<StoredAccount>, AcmeError> {
-    let path = account_path(settings);
-    let read = || -> io::Result<StoredAccount> {
-        let mut text = String::new();
-        File::open(&path)?.take(ACCOUNT_BYTES_MAX).read_to_string(&mut text)?;
-        serde_json::from_str(&text).map_err(io::Error::from)
-    };
-    match read() {
-        Ok(account) => Ok((account.directory == settings.directory).then_some(account)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(why) => Err(AcmeError::file(&path, why)),
+    /// The account at the authority of the settings, if there is one.
+    ///
+    /// # Errors
+    /// The file can be read, and is not one of an account.
+    pub fn account(&self) -> Result<Option<StoredAccount>, AcmeError> {
+        let path = self.account_path();
+        // Whatever prevents reading also prevents writing, and then a new account is in memory.
+        let Some(text) = self.read(&path) else { return Ok(None) };
+        let account = serde_json::from_slice::<StoredAccount>(&text);
+        let account = account.map_err(|why| AcmeError::file(&path, why.into()))?;
+        Ok((account.directory == self.settings.directory).then_some(account))
+    }
+
+    /// Saves the account.
+    ///
+    /// # Errors
+    /// It cannot be written as text.
+    pub fn save_account(&self, account: &StoredAccount) -> Result<(), AcmeError> {
+        let path = self.account_path();
+        let text = serde_json::to_vec(account).map_err(|why| AcmeError::file(&path, why.into()))?;
+        self.write(&path, &text);
+        Ok(())
+    }
+
+    /// Removes an account that the authority does not know any more.
+    pub fn forget_account(&self) {
+        // If it stays, the next attempt fails in the same way and tries again.
+        self.remove(&self.account_path());
+    }
+
+    fn attempt_path(&self) -> PathBuf {
+        self.settings.folder.join("attempt.json")
+    }
+
+    /// The last attempt for these names at this authority that did not succeed, if there is one.
+    pub fn attempt(&self) -> Option<Attempt> {
+        // One that cannot be read only means that the next attempt comes earlier.
+        let attempt: Attempt = serde_json::from_slice(&self.read(&self.attempt_path())?).ok()?;
+        let settings = &self.settings;
+        let same = attempt.directory == settings.directory && attempt.domains == settings.domains;
+        same.then_some(attempt)
+    }
+
+    /// Saves an attempt before it is made. Returns whether it will be known after a restart.
+    pub fn save_attempt(&self, failures: u32, now: Time) -> bool {
+        let (directory, domains) = (self.settings.directory.clone(), self.settings.domains.clone());
+        let attempt = Attempt { directory, domains, failures, second: now.second() };
+        let path = self.attempt_path();
+        // Text and numbers can always be written as JSON.
+        self.write(&path, &serde_json::to_vec(&attempt).unwrap_or_default());
+        self.unsaved.get(&path).is_none()
+    }
+
+    /// Forgets the last attempt, which has succeeded, once all that it brought is saved: until then
+    /// a process that is started again and again must not order each time.
+    pub fn forget_attempt(&self) {
+        let path = self.attempt_path();
+        if self.unsaved.paths().iter().all(|unsaved| *unsaved == path) {
+            // If it stays, an order after a restart is late by minutes.
+            self.remove(&path);
+        }
     }
 }
 
-/// Saves the account.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn save_account(settings: &AcmeSettings, account: &StoredAccount) -> Result<(), AcmeError> {
-    let path = account_path(settings);
-    let text = serde_json::to_vec(account).map_err(|why| AcmeError::file(&path, why.into()))?;
-    write(&path, &text)
-}
+/// Reading and writing.
+impl AcmeFolder {
+    /// The content of a file; `None` if it cannot be read.
+    fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        let from_disk = || {
+            let mut text = Vec::new();
+            File::open(path).ok()?.take(ACCOUNT_BYTES_MAX).read_to_end(&mut text).ok()?;
+            Some(text)
+        };
+        self.unsaved.get(path).or_else(from_disk)
+    }
 
-fn attempt_path(settings: &AcmeSettings) -> PathBuf {
-    settings.folder.join("attempt.json")
-}
+    /// Writes a file, or keeps it in memory.
+    fn write(&self, path: &Path, bytes: &[u8]) {
+        self.changing(|| match self.replace(path, bytes) {
+            Ok(()) => {
+                self.unsaved.remove(path);
+                None
+            }
+            Err(why) => {
+                self.unsaved.put(path, bytes);
+                Some(why)
+            }
+        });
+    }
 
-/// The last attempt for these names at this authority that did not succeed, if there is one.
-pub fn attempt(settings: &AcmeSettings) -> Option<Attempt> {
-    let mut text = String::new();
-    let file = File::open(attempt_path(settings)).ok()?;
-    file.take(ACCOUNT_BYTES_MAX).read_to_string(&mut text).ok()?;
-    // One that cannot be read only means that the next attempt comes earlier.
-    let attempt: Attempt = serde_json::from_str(&text).ok()?;
-    let same = attempt.directory == settings.directory && attempt.domains == settings.domains;
-    same.then_some(attempt)
-}
+    /// Tries again to write all files that are only in memory. Returns whether there is none left.
+    pub fn save_again(&self) -> bool {
+        for path in self.unsaved.paths() {
+            let Some(bytes) = self.unsaved.get(&path) else { continue };
+            self.write(&path, &bytes);
+        }
+        self.unsaved.is_empty()
+    }
 
-/// Saves an attempt before it is made, which also shows that the folder can be written.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn save_attempt(settings: &AcmeSettings, failures: u32, now: Time) -> Result<(), AcmeError> {
-    let (directory, domains) = (settings.directory.clone(), settings.domains.clone());
-    let attempt = Attempt { directory, domains, failures, second: now.second() };
-    let path = attempt_path(settings);
-    let text = serde_json::to_vec(&attempt).map_err(|why| AcmeError::file(&path, why.into()))?;
-    write(&path, &text)
-}
+    fn remove(&self, path: &Path) {
+        self.changing(|| {
+            self.unsaved.remove(path);
+            let _ = std::fs::remove_file(path);
+            None
+        });
+    }
 
-/// Forgets the last attempt: it has succeeded.
-pub fn forget_attempt(settings: &AcmeSettings) {
-    // If it stays, an order after a restart is late by minutes.
-    let _ = std::fs::remove_file(attempt_path(settings));
-}
+    /// Makes a change, and logs when the first file is only in memory and when there is none left.
+    fn changing(&self, change: impl FnOnce() -> Option<io::Error>) {
+        let was_saved = self.unsaved.is_empty();
+        let error = change().map(|error| error.to_string());
+        let folder = self.settings.folder.display();
+        match (was_saved, self.unsaved.is_empty()) {
+            (true, false) => tracing::warn!(
+                target: "evenkeel::acme", %folder, error,
+                "the folder for certificates cannot be written; what belongs there is kept in \
+                 memory, and a restart orders a certificate again"
+            ),
+            (false, true) => tracing::info!(
+                target: "evenkeel::acme", %folder,
+                "the folder for certificates can be written again; all is saved"
+            ),
+            _ => {}
+        }
+    }
 
-/// Removes an account that the authority does not know any more.
-pub fn forget_account(settings: &AcmeSettings) {
-    // If it stays, the next attempt fails in the same way and tries again.
-    let _ = std::fs::remove_file(account_path(settings));
+    /// Replaces a file, which only this user can read.
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let folder = &self.settings.folder;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Another process may write the same file; in containers, both may have the same id.
+        let new = path.with_file_name(format!(".{name}.{:016x}.new", crate::chance()));
+        let written = || -> io::Result<()> {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            std::fs::rename(&new, path)?;
+            File::open(folder)?.sync_all()
+        };
+        // A full disk leaves a part of it.
+        written().inspect_err(|_| drop(std::fs::remove_file(&new)))
+    }
 }
 
 /// Why the folder could not be used by a start; `None` if it could.
@@ -232,25 +330,6 @@ pub fn folder_problem(folder: &Path) -> Option<String> {
             Some(format!("{shown} does not exist, and this user cannot make it; make it first"))
         }
     }
-}
-
-/// Replaces a file, which only this user can read.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), AcmeError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Another process may write the same file; in containers, both may have the same id.
-    let new = path.with_file_name(format!(".{name}.{:016x}.new", crate::chance()));
-    let written = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    };
-    written().map_err(|why| {
-        // A full disk leaves a part of it.
-        let _ = std::fs::remove_file(&new);
-        AcmeError::file(path, why)
-    })
 }
 
 #[cfg(test)]
@@ -273,8 +352,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let settings = settings(&folder.path().join("a/b"), &["a.example", "b.example"]);
         let now = Time::ZERO.plus(evenkeel_core::units::Nanos::from_secs(1_800_000_000));
-        prepare(&settings, now).expect("prepared");
-        let valid = validity(&settings).expect("usable").expect("for both names");
+        let prepared = prepare(&settings, now).expect("prepared");
+        let valid = prepared.validity().expect("usable").expect("for both names");
         assert!(crate::plan::renewal(valid, 0) <= now);
         assert_eq!(valid.until, now.second() + 8 * 86_400);
         let mode = |path: &Path| path.metadata().expect("there").permissions().mode() & 0o777;
@@ -284,13 +363,13 @@ mod tests {
         let before = std::fs::read(settings.certificate()).expect("there");
         let more =
             AcmeSettings { domains: vec!["a.example".into(), "c.example".into()], ..settings };
-        prepare(&more, now).expect("prepared");
+        let prepared = prepare(&more, now).expect("prepared");
         assert_eq!(std::fs::read(more.certificate()).expect("there"), before);
-        assert!(validity(&more).expect("usable").is_none());
+        assert!(prepared.validity().expect("usable").is_none());
         // One that is broken is replaced.
         std::fs::write(more.certificate(), "broken").expect("written");
-        prepare(&more, now).expect("prepared");
-        assert!(validity(&more).expect("usable").is_some());
+        let prepared = prepare(&more, now).expect("prepared");
+        assert!(prepared.validity().expect("usable").is_some());
     }
 
     /// A certificate for these names that is valid until a second, and its key.
@@ -307,9 +386,10 @@ mod tests {
     fn only_a_usable_certificate_replaces_the_previous_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let settings = settings(folder.path(), &["a.example", "b.example"]);
+        let kept = kept(&settings);
         let now = Time::ZERO.plus(evenkeel_core::units::Nanos::from_secs(1_800_000_000));
         let (good, key) = issued(&["a.example", "b.example"], 1_900_000_000);
-        save_certificate(&settings, &good, &key, now).expect("saved");
+        kept.save_certificate(&good, &key, now).expect("saved");
         let saved = std::fs::read(settings.certificate()).expect("there");
         let (other, other_key) = issued(&["a.example", "c.example"], 1_900_000_000);
         let (old, old_key) = issued(&["a.example", "b.example"], 1_799_999_999);
@@ -323,7 +403,7 @@ mod tests {
             (&again, &key, "does not belong"),
             (&good.repeat(2_000), &key, "too many"),
         ] {
-            let refused = save_certificate(&settings, chain, key, now).expect_err(why).to_string();
+            let refused = kept.save_certificate(chain, key, now).expect_err(why).to_string();
             assert!(refused.contains(why), "{refused}");
             assert_eq!(std::fs::read(settings.certificate()).expect("there"), saved, "{why}");
         }
@@ -331,22 +411,27 @@ mod tests {
         assert_eq!(left, 1, "no other file stays");
     }
 
+    fn kept(settings: &AcmeSettings) -> AcmeFolder {
+        AcmeFolder { settings: settings.clone(), unsaved: Arc::default() }
+    }
+
     #[test]
     fn an_attempt_is_remembered_for_the_same_names_and_authority() {
         let folder = tempfile::tempdir().expect("a folder");
         let settings = settings(folder.path(), &["a.example"]);
-        assert!(attempt(&settings).is_none());
+        let folder = kept(&settings);
+        assert!(folder.attempt().is_none());
         let now = Time::ZERO.plus(evenkeel_core::units::Nanos::from_secs(1_800_000_000));
-        save_attempt(&settings, 3, now).expect("saved");
-        let found = attempt(&settings).expect("one");
+        assert!(folder.save_attempt(3, now));
+        let found = folder.attempt().expect("one");
         assert_eq!((found.failures, found.second), (3, 1_800_000_000));
-        let corrected = AcmeSettings { domains: vec!["b.example".to_owned()], ..settings.clone() };
-        assert!(attempt(&corrected).is_none(), "the operator has changed the names");
-        std::fs::write(attempt_path(&settings), "{").expect("written");
-        assert!(attempt(&settings).is_none());
-        save_attempt(&settings, 1, now).expect("saved");
-        forget_attempt(&settings);
-        assert!(attempt(&settings).is_none());
+        let corrected = AcmeSettings { domains: vec!["b.example".to_owned()], ..settings };
+        assert!(kept(&corrected).attempt().is_none(), "the operator has changed the names");
+        std::fs::write(folder.attempt_path(), "{").expect("written");
+        assert!(folder.attempt().is_none());
+        assert!(folder.save_attempt(1, now));
+        folder.forget_attempt();
+        assert!(folder.attempt().is_none());
     }
 
     #[test]
@@ -357,8 +442,34 @@ mod tests {
         std::fs::write(&file, "").expect("written");
         assert!(folder_problem(&file).expect("a file").contains("is not a folder"));
         assert!(folder_problem(&file.join("in")).expect("a file").contains("does not exist"));
-        let none = settings(&file, &["a.example"]);
-        let error = prepare(&none, Time::ZERO).expect_err("a file").to_string();
-        assert!(error.contains(&file.display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_kept_and_written_later() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let path = parent.path().join("acme");
+        std::fs::write(&path, "in the way").expect("written");
+        let settings = settings(&path, &["a.example"]);
+        let now = Time::ZERO.plus(evenkeel_core::units::Nanos::from_secs(1_800_000_000));
+        let folder = prepare(&settings, now).expect("prepared");
+        assert!(folder.validity().expect("usable").is_some(), "the temporary one");
+        assert!(folder.account().expect("no error").is_none());
+        assert!(!folder.save_attempt(2, now));
+        assert_eq!(folder.attempt().expect("one").failures, 2);
+        let (good, key) = issued(&["a.example"], 1_900_000_000);
+        folder.save_certificate(&good, &key, now).expect("usable");
+        assert_eq!(folder.validity().expect("usable").expect("all names").until, 1_900_000_000);
+        // The order counts as one that failed until its certificate is saved.
+        folder.forget_attempt();
+        assert!(folder.attempt().is_some() && !folder.save_again());
+        std::fs::remove_file(&path).expect("removed");
+        assert!(folder.save_again());
+        assert_eq!(path.metadata().expect("made").permissions().mode() & 0o777, 0o700);
+        let saved = std::fs::read_to_string(settings.certificate()).expect("there");
+        assert_eq!(saved, good + &key);
+        let again = prepare(&settings, now).expect("prepared");
+        assert_eq!(again.attempt().expect("saved too").failures, 2);
+        again.forget_attempt();
+        assert!(folder.attempt().is_none() && folder.unsaved.is_empty());
     }
 }

@@ -1,8 +1,9 @@
 //! Certificates from an authority that speaks ACME (RFC 8555), such as Let's Encrypt.
 //!
 //! A thread orders the certificate of the proxy and renews it (`plan`, `order`). It only writes
-//! files: the proxy follows them as any other certificate (`tls::reload`), so one that cannot be
-//! renewed stays in use. The proxy serves what the authority asks for (`tls::challenges`).
+//! files, or keeps them in memory while the folder cannot be written: the proxy follows them as any
+//! other certificate (`tls::reload`), so one that cannot be renewed stays in use. The proxy serves
+//! what the authority asks for (`tls::challenges`).
 
 mod files;
 mod http;
@@ -10,7 +11,6 @@ mod order;
 pub mod plan;
 
 use evenkeel_config::settings::Settings;
-use evenkeel_config::settings::tls::AcmeSettings;
 use evenkeel_config::{StartProblem, StartProblems};
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_runtime::clock::Clock;
@@ -19,7 +19,7 @@ use evenkeel_telemetry::metrics::ACME_ORDERS;
 use evenkeel_telemetry::registry::Registry;
 use evenkeel_tls::challenges::ChallengeTokens;
 use evenkeel_tls::pem;
-pub use files::prepare;
+pub use files::{AcmeFolder, prepare};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,11 +30,13 @@ use tokio::sync::oneshot;
 const ORDER_TIME: Duration = Duration::from_secs(300);
 /// How often the time is compared with the next attempt. The system's clock may be set.
 const LOOK_INTERVAL: Nanos = Nanos::from_secs(1);
+/// How often writing is tried again while a file is only in memory.
+const SAVE_INTERVAL: Nanos = Nanos::from_secs(10);
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum AcmeError {
-    /// A file of the folder cannot be read or written.
+    /// A file of the folder is damaged.
     #[error("{path}: {why}")]
     File {
         /// The file or folder.
@@ -99,19 +101,19 @@ impl AcmeError {
 /// The thread that orders certificates; it ends when this is dropped.
 pub type AcmeThread = OwnedThread<oneshot::Sender<()>>;
 
-/// Starts the thread. [`prepare`] must have been called before.
+/// Starts the thread, with the folder that [`prepare`] has returned.
 ///
 /// # Errors
 /// The system provides no thread.
 pub fn start(
-    settings: AcmeSettings,
+    folder: AcmeFolder,
     tokens: Arc<ChallengeTokens>,
     clock: Clock,
     registry: &Registry,
 ) -> io::Result<AcmeThread> {
     let (orders, ended) = oneshot::channel();
     let counts = ["ok", "failed"].map(|result| registry.counter(&ACME_ORDERS, &[result]));
-    let renewals = Renewals { settings, tokens, clock, counts, failures: 0 };
+    let renewals = Renewals { folder, tokens, clock, counts, failures: 0 };
     OwnedThread::serve("acme", orders, (), move || async move {
         tokio::select! {
             _ = ended => {}
@@ -121,7 +123,7 @@ pub fn start(
 }
 
 struct Renewals {
-    settings: AcmeSettings,
+    folder: AcmeFolder,
     tokens: Arc<ChallengeTokens>,
     clock: Clock,
     /// Orders that succeeded and failed.
@@ -132,7 +134,10 @@ struct Renewals {
 
 impl Renewals {
     async fn run(mut self) {
-        let mut next = self.due().max(self.after_last_attempt());
+        let mut next = self.due();
+        if next <= self.clock.now() {
+            next = self.after_last_attempt();
+        }
         loop {
             self.wait(next).await;
             // Another process may have renewed it.
@@ -149,8 +154,8 @@ impl Renewals {
     }
 
     async fn ordered(&self) -> Result<(), AcmeError> {
-        files::save_attempt(&self.settings, self.failures.saturating_add(1), self.clock.now())?;
-        let ordered = order::order(&self.settings, &self.tokens, || self.clock.now());
+        self.folder.save_attempt(self.failures.saturating_add(1), self.clock.now());
+        let ordered = order::order(&self.folder, &self.tokens, || self.clock.now());
         let late = || AcmeError::Refused {
             why: format!("the order has taken more than {} s", ORDER_TIME.as_secs()),
         };
@@ -161,17 +166,23 @@ impl Renewals {
     /// The earliest time of an attempt after that of the previous process. One that is started
     /// again and again must not ask the authority each time.
     fn after_last_attempt(&mut self) -> Time {
-        let Some(last) = files::attempt(&self.settings) else { return Time::ZERO };
-        self.failures = last.failures;
-        let wait = plan::after_restart(last.failures, chance());
+        let now = self.clock.now();
+        let last = self.folder.attempt();
+        if last.is_none() && self.folder.save_attempt(1, now) {
+            return now;
+        }
+        // In a folder that cannot be written no attempt is found: there may have been one just now.
+        let (failures, second) =
+            last.map_or((1, now.second()), |last| (last.failures, last.second));
+        self.failures = failures;
+        let wait = plan::after_restart(failures, chance());
         // The clock may have been ahead then.
-        let since = Time::ZERO.plus(Nanos::from_secs(last.second)).min(self.clock.now());
-        let at = since.plus(wait);
-        if at > self.clock.now() {
-            let again_in = format!("{} s", at.since(self.clock.now()).0 / 1_000_000_000);
+        let at = Time::ZERO.plus(Nanos::from_secs(second)).min(now).plus(wait);
+        if at > now {
+            let again_in = format!("{} s", at.since(now).0 / 1_000_000_000);
             tracing::warn!(
                 target: "evenkeel::acme", names = self.names(), again_in,
-                "the last order before this start failed; the next one waits"
+                "the last order before this start failed or was not saved; the next one waits"
             );
         }
         at
@@ -179,26 +190,34 @@ impl Renewals {
 
     /// When the certificate in the folder is to be renewed.
     fn due(&self) -> Time {
-        match files::validity(&self.settings) {
+        match self.folder.validity() {
             Ok(Some(validity)) => plan::renewal(validity, chance()),
             Ok(None) | Err(_) => self.clock.now(),
         }
     }
 
-    /// Waits until a time.
+    /// Waits until a time. What could not be written is written if that is possible now.
     async fn wait(&self, at: Time) {
+        let mut save = self.clock.now().plus(SAVE_INTERVAL);
         while self.clock.now() < at {
             let look = at.min(self.clock.now().plus(LOOK_INTERVAL));
             tokio::time::sleep_until(self.clock.instant(look)).await;
+            if self.folder.unsaved().is_empty() || self.clock.now() < save {
+                continue;
+            }
+            save = self.clock.now().plus(SAVE_INTERVAL);
+            if self.folder.save_again() && self.failures == 0 {
+                self.folder.forget_attempt();
+            }
         }
     }
 
     fn issued(&mut self) -> Time {
         self.counts[0].increment(1);
         self.failures = 0;
-        let validity = files::validity(&self.settings).ok().flatten();
+        let validity = self.folder.validity().ok().flatten();
         let until = validity.map(|validity| pem::date(validity.until));
-        files::forget_attempt(&self.settings);
+        self.folder.forget_attempt();
         // One that is due at once, because a clock is wrong, must not be ordered without end.
         let next = self.due().max(self.clock.now().plus(plan::pause(validity)));
         let (names, renewal) = (self.names(), pem::date(next.second()));
@@ -222,7 +241,7 @@ impl Renewals {
     }
 
     fn names(&self) -> String {
-        self.settings.domains.join(",")
+        self.folder.settings.domains.join(",")
     }
 }
 

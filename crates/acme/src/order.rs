@@ -4,9 +4,8 @@
 //! the proxy serves from `ChallengeTokens`. When to order: `plan`.
 
 use crate::AcmeError;
-use crate::files::{self, StoredAccount};
+use crate::files::{AcmeFolder, StoredAccount};
 use crate::http::AuthorityClient;
-use evenkeel_config::settings::tls::AcmeSettings;
 use evenkeel_core::units::Time;
 use evenkeel_tls::challenges::ChallengeTokens;
 use instant_acme::{
@@ -42,15 +41,16 @@ impl Drop for OrderTokens<'_> {
 /// # Errors
 /// The reason, with what to do where it is known.
 pub async fn order(
-    settings: &AcmeSettings,
+    folder: &AcmeFolder,
     tokens: &Arc<ChallengeTokens>,
     now: impl Fn() -> Time,
 ) -> Result<(), AcmeError> {
-    let account = account(settings).await?;
-    let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
+    let account = account(folder).await?;
+    let domains = &folder.settings.domains;
+    let names: Vec<Identifier> = domains.iter().cloned().map(Identifier::Dns).collect();
     let order = account.new_order(&NewOrder::new(&names)).await;
     if matches!(&order, Err(Error::Api(why)) if why.r#type.as_deref() == Some(UNKNOWN_ACCOUNT)) {
-        files::forget_account(settings);
+        folder.forget_account();
     }
     let mut order = order.map_err(refused)?;
     let mut put = OrderTokens { tokens, put: Vec::new() };
@@ -63,15 +63,16 @@ pub async fn order(
     }
     let key = order.finalize().await.map_err(refused)?;
     let chain = order.poll_certificate(&policy).await.map_err(refused)?;
-    files::save_certificate(settings, &chain, &key, now())
+    folder.save_certificate(&chain, &key, now())
 }
 
 /// The account of the folder, or a new one.
-async fn account(settings: &AcmeSettings) -> Result<Account, AcmeError> {
+async fn account(folder: &AcmeFolder) -> Result<Account, AcmeError> {
+    let settings = &folder.settings;
     let client = || Box::new(AuthorityClient { ca: settings.ca.clone() });
     let contact = settings.email.as_ref().map(|email| format!("mailto:{email}"));
     let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-    if let Some(mut stored) = files::account(settings)? {
+    if let Some(mut stored) = folder.account()? {
         let again = serde_json::to_value(&stored.credentials).and_then(serde_json::from_value);
         let again = again.map_err(|error| refused(Error::Json(error)))?;
         let builder = Account::builder_with_http(client());
@@ -79,7 +80,7 @@ async fn account(settings: &AcmeSettings) -> Result<Account, AcmeError> {
         if stored.email != settings.email {
             account.update_contacts(&contact).await.map_err(refused)?;
             stored.email.clone_from(&settings.email);
-            files::save_account(settings, &stored)?;
+            folder.save_account(&stored)?;
         }
         return Ok(account);
     }
@@ -92,7 +93,7 @@ async fn account(settings: &AcmeSettings) -> Result<Account, AcmeError> {
     let made = builder.create(&new, settings.directory.clone(), None).await;
     let (account, credentials) = made.map_err(refused)?;
     let (directory, email) = (settings.directory.clone(), settings.email.clone());
-    files::save_account(settings, &StoredAccount { directory, email, credentials })?;
+    folder.save_account(&StoredAccount { directory, email, credentials })?;
     Ok(account)
 }
 

@@ -10,6 +10,7 @@ pub mod folder;
 pub mod included;
 pub mod mapper;
 mod presence;
+pub mod unsaved;
 
 use super::fault::{ConfigFault, ConfigFaults, TextPlace};
 use super::machine::Machine;

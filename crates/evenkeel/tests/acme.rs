@@ -17,6 +17,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -61,6 +62,11 @@ impl Stage {
 
     /// Starts the program, which listens for challenges on `http`.
     fn program(&self, http: u16) -> Program {
+        self.program_by(evenkeel!(), http)
+    }
+
+    /// Starts the program by a command that gets its arguments.
+    fn program_by(&self, mut command: Command, http: u16) -> Program {
         let text = format!(
             "admin: off\nproxy:\n  listen: 127.0.0.1:{http}\n  backend: http://127.0.0.1:9\n  \
              redirect_to_https: 443\n  tls:\n    listen: 127.0.0.1:{https}\n    acme:\n      \
@@ -74,7 +80,7 @@ impl Stage {
         );
         let path = self.server.path("evenkeel.yaml");
         fs::write(&path, text).expect("written");
-        Program::start(evenkeel!().args(["serve", "--config"]).arg(path))
+        Program::start(command.args(["serve", "--config"]).arg(path))
     }
 
     /// The certificate that the program shows for a name.
@@ -241,7 +247,7 @@ fn what_the_authority_cannot_check_is_explained() {
     // A process that ends and starts again and again does not ask each time.
     program.kill();
     let mut program = stage.program(free_port());
-    let waits = program.told("the last order before this start failed; the next one waits");
+    let waits = program.told("the last order before this start failed or was not saved");
     assert!(waits.contains("again_in="), "{waits}");
     stop(&mut program);
     assert!(!program.log().contains("certificate not issued"), "{}", program.log());
@@ -251,4 +257,81 @@ fn what_the_authority_cannot_check_is_explained() {
     let mut program = stage.program(free_port());
     let failed = program.told("certificate not issued");
     assert!(failed.contains("the authority connects to port 80 of"), "{failed}");
+}
+
+/// A mount namespace in which the folder is a disk of four pages, one of which is `filler`. `None`
+/// where mounting is not allowed.
+fn small_disk(folder: &Path) -> Option<Program> {
+    let disk = "mount -t tmpfs -o size=16k none \"$0\" && head -c 4096 /dev/zero >\"$0/filler\" \
+                && echo mounted >&2 && exec tail -f /dev/null";
+    fs::create_dir(folder).expect("made");
+    let mut allowed = Command::new("unshare");
+    allowed.args(["--mount", "mount", "-t", "tmpfs", "none"]).arg(folder);
+    if !allowed.status().is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    let mut holder = Program::start(command.args(["--mount", "sh", "-c", disk]).arg(folder));
+    holder.told("mounted");
+    Some(holder)
+}
+
+/// The first start with a disk that is full when the certificate arrives.
+#[test]
+fn a_certificate_that_cannot_be_saved_is_used_and_saved_later() {
+    let stage = Stage::open(86_400);
+    let folder = stage.server.path("acme");
+    let Some(disk) = small_disk(&folder) else { return };
+    let inside = PathBuf::from(format!("/proc/{}/root{}", disk.id(), folder.display()));
+    let program = || {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &disk.id().to_string(), "--mount"]);
+        command.arg(evenkeel!().get_program());
+        stage.program_by(command, stage.http)
+    };
+    let mut first = program();
+    let unsaved = first.told("cannot be written");
+    assert!(unsaved.contains(&folder.display().to_string()), "{unsaved}");
+    assert!(unsaved.contains("No space left on device"), "{unsaved}");
+    first.told("certificate issued");
+    first.told("certificate reloaded");
+    let trusted = trusting(Some(stage.root()));
+    handshake(stage.https, "a.test", &trusted).expect("a certificate of the authority");
+    // A process that ends and starts again and again does not order each time.
+    first.kill();
+    let mut second = program();
+    second.told("the last order before this start failed or was not saved");
+    handshake(stage.https, "a.test", &trusted).expect_err("a self-signed one");
+    stop(&mut second);
+    assert!(!second.log().contains("certificate issued"), "{}", second.log());
+
+    fs::remove_file(inside.join("attempt.json")).expect("removed");
+    let mut third = program();
+    third.told("cannot be written");
+    third.told("certificate reloaded");
+    let shown = stage.shown("a.test");
+    fs::remove_file(inside.join("filler")).expect("room is made");
+    third.told("can be written again");
+    stop(&mut third);
+    assert!(!inside.join("attempt.json").exists(), "the order has succeeded");
+    let mut fourth = program();
+    fourth.told("proxy open");
+    assert_eq!(stage.shown("a.test"), shown);
+    stop(&mut fourth);
+    assert!(!fourth.log().contains("certificate issued"), "{}", fourth.log());
+}
+
+/// A folder that cannot be made, so it is not known whether the last process has ordered.
+#[test]
+fn without_a_folder_the_proxy_serves_and_orders_later() {
+    let stage = Stage::open(86_400);
+    fs::write(stage.server.path("acme"), "a file").expect("written");
+    let mut program = stage.program(stage.http);
+    let unsaved = program.told("cannot be written");
+    assert!(unsaved.contains(&stage.server.path("acme").display().to_string()), "{unsaved}");
+    // The thread that says so is started after the listeners.
+    program.told("the next one waits");
+    stage.shown("a.test");
+    stop(&mut program);
+    assert!(!program.log().contains("certificate issued"), "{}", program.log());
 }

@@ -36,15 +36,14 @@ mod write_slices;
 
 use arc_swap::ArcSwap;
 use backends::UpstreamTls;
-use evenkeel_acme::AcmeThread;
+use evenkeel_acme::{AcmeFolder, AcmeThread};
 use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
-use evenkeel_config::source::files::WatchedFile;
+use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_core::units::Time;
 use evenkeel_engine::Engine;
 use evenkeel_identity::waiting_room::{
     InstanceSecret, LiveWaitingRoom, SharedWaitingRoom, WaitingRoomError,
 };
-use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::handover::ListenSockets;
 use evenkeel_serve::service::Service;
 use evenkeel_serve::start::ServerStartError;
@@ -123,7 +122,7 @@ pub fn start_on(
         return Err(ServerStartError::settings("proxy")(why));
     }
     let (count, clock) = (threads(), engine.clock());
-    let live = certificates(settings, clock.now(), watch)?;
+    let (live, folder) = certificates(settings, clock.now(), watch)?;
     let shown = live.as_ref().map(LiveValue::running);
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
     let (addresses, listeners) = bind_all(&settings.listen, count, sockets)?;
@@ -160,7 +159,10 @@ pub fn start_on(
     });
     let threads = ServerThreads::each("proxy", (&watch.beats, clock), each)?;
     // Only now, because the authority asks the listeners.
-    let acme = order_certificates(settings, &house, clock, watch)?;
+    let order = |folder| {
+        evenkeel_acme::start(folder, Arc::clone(&house.challenges), clock, watch.registry())
+    };
+    let acme = folder.map(order).transpose().map_err(ServerStartError::settings("proxy"))?;
     Ok(RunningProxy {
         addresses,
         threads,
@@ -173,34 +175,24 @@ pub fn start_on(
     })
 }
 
+/// The certificates, and the folder of those that an authority issues.
+type LoadedCertificates = (Option<LiveValue<Arc<ServerConfig>>>, Option<AcmeFolder>);
+
 /// Loads the certificates, if the proxy has TLS; one that is yet to be issued is made up.
 fn certificates(
     settings: &ProxySettings,
     now: Time,
     watch: &Watch,
-) -> Result<Option<LiveValue<Arc<ServerConfig>>>, ServerStartError> {
-    let Some(tls) = settings.tls.clone() else { return Ok(None) };
-    if let Some(acme) = &tls.acme {
-        evenkeel_acme::prepare(acme, now).map_err(ServerStartError::settings("proxy"))?;
-    }
-    let (paths, http2) = (evenkeel_tls::front_files(&tls), settings.http2);
+) -> Result<LoadedCertificates, ServerStartError> {
+    let Some(tls) = settings.tls.clone() else { return Ok((None, None)) };
+    let folder = tls.acme.as_ref().map(|acme| evenkeel_acme::prepare(acme, now));
+    let folder = folder.transpose().map_err(ServerStartError::settings("proxy"))?;
+    let unsaved = folder.as_ref().map(AcmeFolder::unsaved).unwrap_or_default();
+    let files = WatchedFiles::new(evenkeel_tls::front_files(&tls)).with_unsaved(unsaved);
+    let http2 = settings.http2;
     let make = move |files: &[WatchedFile]| evenkeel_tls::front(files, &tls, http2);
-    let live = LiveValue::load("proxy", paths, make, now, watch.registry());
-    live.map(Some).map_err(ServerStartError::settings("proxy"))
-}
-
-/// Starts the thread that orders certificates, if an authority issues one.
-fn order_certificates(
-    settings: &ProxySettings,
-    house: &ProxyShared,
-    clock: Clock,
-    watch: &Watch,
-) -> Result<Option<AcmeThread>, ServerStartError> {
-    let acme = settings.tls.as_ref().and_then(|tls| tls.acme.clone());
-    let started = acme.map(|acme| {
-        evenkeel_acme::start(acme, Arc::clone(&house.challenges), clock, watch.registry())
-    });
-    started.transpose().map_err(ServerStartError::settings("proxy"))
+    let live = LiveValue::load("proxy", files, make, now, watch.registry());
+    Ok((Some(live.map_err(ServerStartError::settings("proxy"))?), folder))
 }
 
 impl RunningProxy {

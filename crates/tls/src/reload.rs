@@ -54,20 +54,19 @@ pub struct LiveValue<T> {
 }
 
 impl<T> LiveValue<T> {
-    /// Reads the files at `paths` and builds the value. The first path must be that of the
-    /// certificate.
+    /// Reads the files and builds the value. The first one must be the certificate.
     ///
     /// # Errors
     /// [`TlsFileError`]. An expired certificate is only logged.
     pub fn load(
         of: &'static str,
-        paths: Vec<PathBuf>,
+        files: impl Into<WatchedFiles>,
         make: impl Fn(&[WatchedFile]) -> Result<BuiltFromFiles<T>, TlsFileError> + Send + 'static,
         now: Time,
         registry: &Registry,
     ) -> Result<LiveValue<T>, TlsFileError> {
-        let path = paths.first().cloned().ok_or(TlsFileError::Missing)?;
-        let mut files = WatchedFiles::new(paths);
+        let mut files = files.into();
+        let path = files.paths().first().cloned().ok_or(TlsFileError::Missing)?;
         let BuiltFromFiles { value, validity } = make(&files.read()?)?;
         let reloads = ["ok", "failed"].map(|result| registry.counter(&TLS_RELOADS, &[of, result]));
         let mut live = LiveValue {

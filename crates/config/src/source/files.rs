@@ -5,11 +5,13 @@
 //! to call are still being written. The contents are interpreted by `tls`.
 
 use super::presence::FilePresence;
+use super::unsaved::UnsavedFiles;
 use super::{digest, stamp};
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Maximum size of a file, in bytes; four times that of a bundle of all public authorities.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -21,8 +23,9 @@ pub struct WatchedFile {
     pub path: PathBuf,
     /// The content of the file.
     pub bytes: Vec<u8>,
-    /// The time when the file was last written, in seconds since the Unix epoch. Programs that
-    /// download a file may set it to the time that its publisher states.
+    /// The time when the file was last written, in seconds since the Unix epoch; 0 if it has not
+    /// been written yet. Programs that download a file may set it to the time that its publisher
+    /// states.
     pub modified: u64,
 }
 
@@ -53,6 +56,14 @@ pub struct WatchedFiles {
     unread: Option<String>,
     /// Maximum size of a file, in bytes.
     bytes_max: u64,
+    /// Contents that are read in place of those on the disk.
+    unsaved: Arc<UnsavedFiles>,
+}
+
+impl From<Vec<PathBuf>> for WatchedFiles {
+    fn from(paths: Vec<PathBuf>) -> WatchedFiles {
+        WatchedFiles::new(paths)
+    }
 }
 
 impl WatchedFiles {
@@ -61,14 +72,26 @@ impl WatchedFiles {
     pub fn new(paths: Vec<PathBuf>) -> WatchedFiles {
         let (read, seen, digest) = (Vec::new(), Vec::new(), Vec::new());
         let presence = FilePresence::default();
-        let (bytes_max, unread) = (FILE_BYTES_MAX, None);
-        WatchedFiles { paths, read, seen, digest, presence, unread, bytes_max }
+        let (bytes_max, unread, unsaved) = (FILE_BYTES_MAX, None, Arc::default());
+        WatchedFiles { paths, read, seen, digest, presence, unread, bytes_max, unsaved }
+    }
+
+    /// The paths as they were given.
+    #[must_use]
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     /// The same set with another maximum size of a file than [`FILE_BYTES_MAX`].
     #[must_use]
     pub fn with_bytes_max(self, bytes_max: u64) -> WatchedFiles {
         WatchedFiles { bytes_max, ..self }
+    }
+
+    /// The same set; files that could not be written are read from memory.
+    #[must_use]
+    pub fn with_unsaved(self, unsaved: Arc<UnsavedFiles>) -> WatchedFiles {
+        WatchedFiles { unsaved, ..self }
     }
 
     /// Reads all files, whether they have changed or not, in the order of their paths as given.
@@ -128,13 +151,17 @@ impl WatchedFiles {
     }
 
     fn stamps(&self) -> Stamps {
-        self.paths.iter().map(|path| stamp(path)).collect()
+        let each = |path: &PathBuf| self.unsaved.stamp(path).or_else(|| stamp(path));
+        self.paths.iter().map(each).collect()
     }
 
     fn files(&self) -> Result<Vec<WatchedFile>, FileReadError> {
-        let file = |path: &PathBuf| match bytes(path, self.bytes_max) {
-            Ok((bytes, modified)) => Ok(WatchedFile { path: path.clone(), bytes, modified }),
-            Err(why) => Err(FileReadError { path: path.clone(), why }),
+        let file = |path: &PathBuf| {
+            let unsaved = self.unsaved.get(path).map(|bytes| Ok((bytes, 0)));
+            match unsaved.unwrap_or_else(|| bytes(path, self.bytes_max)) {
+                Ok((bytes, modified)) => Ok(WatchedFile { path: path.clone(), bytes, modified }),
+                Err(why) => Err(FileReadError { path: path.clone(), why }),
+            }
         };
         self.paths.iter().map(file).collect()
     }
