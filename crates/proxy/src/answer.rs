@@ -87,11 +87,17 @@ pub(super) fn busy(form: &FaultForm<'_>) -> Response<AnswerBody> {
     response
 }
 
-/// Makes the answer that sends a client to another address for good. It keeps the method (308).
+/// How long a client may remember where it was sent. Without it browsers do so for ever, and would
+/// still be sent away when the redirect is switched off. Shared caches may not: one that ends TLS
+/// itself would send all its clients in a circle.
+const REDIRECT_LIFETIME: HeaderValue = HeaderValue::from_static("private, max-age=300");
+
+/// Makes the answer that sends a client to another address. It keeps the method (308).
 pub(super) fn moved(to: HeaderValue) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::Whole(None));
     *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
     response.headers_mut().insert(header::LOCATION, to);
+    response.headers_mut().insert(header::CACHE_CONTROL, REDIRECT_LIFETIME);
     response
 }
 

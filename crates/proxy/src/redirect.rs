@@ -15,7 +15,10 @@ use evenkeel_core::condition::patterns::PathPatterns;
 use evenkeel_tls::challenges;
 use http::HeaderValue;
 use http::request::Parts;
+use std::net::Ipv6Addr;
 
+/// Maximum length of a name of DNS, in bytes.
+const DNS_NAME_MAX: usize = 253;
 /// The port that addresses with `https://` leave out.
 const HTTPS_PORT: u16 = 443;
 
@@ -33,23 +36,32 @@ pub(super) fn target(
     }
     let path = head.uri.path();
     let is_excepted = |patterns: &PathPatterns| patterns.matches(&normal_path(path)) == Truth::Yes;
-    if path.starts_with(challenges::PATH) || redirect.except.as_ref().is_some_and(is_excepted) {
+    if challenges::token(path).is_some() || redirect.except.as_ref().is_some_and(is_excepted) {
         return None;
     }
     let asked = head.uri.path_and_query().filter(|_| path.starts_with('/'))?;
     location(headers::host(&head.headers), redirect.port, asked.as_str())
 }
 
-/// `None` if the host is unknown: a request of HTTP/1.0 may have none.
+/// `None` if the host is unknown, as it may be in HTTP/1.0, or one that no server has.
 fn location(host: &str, port: u16, asked: &str) -> Option<HeaderValue> {
-    // The host has been checked: a name, or an address in brackets, and perhaps a port.
-    let end = if host.starts_with('[') { host.find(']').map(|at| at + 1) } else { host.find(':') };
-    let name = &host[..end.unwrap_or(host.len())];
-    if name.is_empty() {
-        return None;
-    }
+    let name = name(host)?;
     let port = if port == HTTPS_PORT { String::new() } else { format!(":{port}") };
     HeaderValue::try_from(format!("https://{name}{port}{asked}")).ok()
+}
+
+/// The name or address in a host, without the port. The host has been checked: it is a name, or
+/// something in brackets, and perhaps a port. `None` if it cannot be reached by TLS: it is no name
+/// of DNS, and no address.
+fn name(host: &str) -> Option<&str> {
+    if let Some(rest) = host.strip_prefix('[') {
+        let (address, _) = rest.split_once(']')?;
+        return address.parse::<Ipv6Addr>().is_ok().then(|| &host[..address.len() + 2]);
+    }
+    let name = host.split_once(':').map_or(host, |(name, _)| name);
+    let is_named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let fits = (1..=DNS_NAME_MAX).contains(&name.trim_end_matches('.').len());
+    (fits && name.bytes().all(is_named)).then_some(name)
 }
 
 #[cfg(test)]
@@ -64,6 +76,12 @@ mod tests {
             ("a.example:8080", 8443, "//b", Some("https://a.example:8443//b")),
             ("[::1]:80", 443, "/", Some("https://[::1]/")),
             ("[::1]", 8443, "/", Some("https://[::1]:8443/")),
+            ("a.example.", 443, "/", Some("https://a.example./")),
+            ("[::1", 443, "/", None),
+            ("[a.example]", 443, "/", None),
+            ("\u{e4}.example", 443, "/", None),
+            (&"a".repeat(254), 443, "/", None),
+            ("..", 443, "/", None),
             ("", 443, "/", None),
             (":80", 443, "/", None),
         ] {

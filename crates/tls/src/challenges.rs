@@ -1,15 +1,24 @@
 //! What an authority asks for to check that a name leads here (RFC 8555, 8.3).
 //!
 //! The crate `acme` puts the tokens of its orders here, and the proxy serves them. Any other
-//! request below [`PATH`] is one for the backend, which may have certificates of its own.
+//! request for a token is one for the backend, which may have certificates of its own.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
 /// The path below which an authority asks for a token.
-pub const PATH: &str = "/.well-known/acme-challenge/";
+const PATH: &str = "/.well-known/acme-challenge/";
 /// Maximum number of tokens; an order has one for each name.
 const TOKENS_MAX: usize = 1_000;
+
+/// The token that a path asks for. `None` for all other paths: a token consists of the characters
+/// of base64url, so that no path with further segments, dots or encoded characters is one.
+#[must_use]
+pub fn token(path: &str) -> Option<&str> {
+    let token = path.strip_prefix(PATH)?;
+    let is_one = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (!token.is_empty() && token.bytes().all(is_one)).then_some(token)
+}
 
 /// The tokens of all orders, each with the text that proves the account.
 #[derive(Debug, Default)]
@@ -32,14 +41,26 @@ impl ChallengeTokens {
     /// The text for a path, if it is that of a token.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<Box<str>> {
-        let token = path.strip_prefix(PATH)?;
-        self.0.lock().get(token).cloned()
+        self.0.lock().get(token(path)?).cloned()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_token_is_asked_for() {
+        assert_eq!(token("/.well-known/acme-challenge/aZ09-_"), Some("aZ09-_"));
+        for rest in
+            ["", ".", "..", "../x", "a/", "a/../../x", "%2e%2e", "a%2F", "a\\..", "a;b", "a.b"]
+        {
+            assert_eq!(token(&format!("/.well-known/acme-challenge/{rest}")), None, "{rest}");
+        }
+        for path in ["/.well-known/acme-challenge", "/.WELL-known/acme-challenge/a", "/a", ""] {
+            assert_eq!(token(path), None, "{path}");
+        }
+    }
 
     #[test]
     fn tokens_are_served_until_they_are_taken_back() {
