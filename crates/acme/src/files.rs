@@ -335,11 +335,13 @@ pub fn folder_problem(folder: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_config::settings::tls::AcmeChallenge;
     use std::os::unix::fs::PermissionsExt;
 
     fn settings(folder: &Path, domains: &[&str]) -> AcmeSettings {
         AcmeSettings {
             domains: domains.iter().map(ToString::to_string).collect(),
+            challenge: AcmeChallenge::Http01,
             email: None,
             directory: "https://127.0.0.1:1/dir".to_owned(),
             ca: None,

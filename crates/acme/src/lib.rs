@@ -2,7 +2,7 @@
 //!
 //! A thread orders the certificate of the proxy and renews it (`plan`, `order`). It only writes
 //! files, or keeps them in memory while the folder cannot be written: the proxy follows them as any
-//! other certificate (`tls::reload`), so one that cannot be renewed stays in use. The proxy serves
+//! other certificate (`tls::reload`), so one that cannot be renewed stays in use. The proxy shows
 //! what the authority asks for (`tls::challenges`).
 
 mod files;
@@ -17,7 +17,7 @@ use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::metrics::ACME_ORDERS;
 use evenkeel_telemetry::registry::Registry;
-use evenkeel_tls::challenges::ChallengeTokens;
+use evenkeel_tls::challenges::AcmeChallenges;
 use evenkeel_tls::pem;
 pub use files::{AcmeFolder, prepare};
 use std::io;
@@ -74,11 +74,13 @@ pub enum AcmeError {
         /// What is wrong with it.
         why: String,
     },
-    /// The authority cannot check a name over HTTP.
-    #[error("the authority does not check {name} over HTTP")]
+    /// The authority does not check a name in the way of the settings.
+    #[error("the authority does not check {name} by {challenge}; choose another `challenge`")]
     NoChallenge {
         /// The name.
         name: String,
+        /// The way of the settings.
+        challenge: &'static str,
     },
     /// The authority has checked a name and does not accept it.
     #[error("the authority could not check {name}: {why}{advice}")]
@@ -107,13 +109,13 @@ pub type AcmeThread = OwnedThread<oneshot::Sender<()>>;
 /// The system provides no thread.
 pub fn start(
     folder: AcmeFolder,
-    tokens: Arc<ChallengeTokens>,
+    challenges: Arc<AcmeChallenges>,
     clock: Clock,
     registry: &Registry,
 ) -> io::Result<AcmeThread> {
     let (orders, ended) = oneshot::channel();
     let counts = ["ok", "failed"].map(|result| registry.counter(&ACME_ORDERS, &[result]));
-    let renewals = Renewals { folder, tokens, clock, counts, failures: 0 };
+    let renewals = Renewals { folder, challenges, clock, counts, failures: 0 };
     OwnedThread::serve("acme", orders, (), move || async move {
         tokio::select! {
             _ = ended => {}
@@ -124,7 +126,7 @@ pub fn start(
 
 struct Renewals {
     folder: AcmeFolder,
-    tokens: Arc<ChallengeTokens>,
+    challenges: Arc<AcmeChallenges>,
     clock: Clock,
     /// Orders that succeeded and failed.
     counts: [evenkeel_telemetry::registry::Counter; 2],
@@ -155,7 +157,7 @@ impl Renewals {
 
     async fn ordered(&self) -> Result<(), AcmeError> {
         self.folder.save_attempt(self.failures.saturating_add(1), self.clock.now());
-        let ordered = order::order(&self.folder, &self.tokens, || self.clock.now());
+        let ordered = order::order(&self.folder, &self.challenges, || self.clock.now());
         let late = || AcmeError::Refused {
             why: format!("the order has taken more than {} s", ORDER_TIME.as_secs()),
         };

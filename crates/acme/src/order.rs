@@ -1,17 +1,21 @@
 //! One order of a certificate (RFC 8555), from the account to the saved file.
 //!
-//! The authority asks for a file under `/.well-known/acme-challenge/` of each name (HTTP-01), which
-//! the proxy serves from `ChallengeTokens`. When to order: `plan`.
+//! For each name the authority asks for a file under `/.well-known/acme-challenge/` (HTTP-01), or
+//! for a certificate in a TLS handshake (TLS-ALPN-01). The proxy shows them from `AcmeChallenges`.
+//! When to order: `plan`.
 
 use crate::AcmeError;
 use crate::files::{AcmeFolder, StoredAccount};
 use crate::http::AuthorityClient;
+use evenkeel_config::settings::tls::AcmeChallenge;
 use evenkeel_core::units::Time;
-use evenkeel_tls::challenges::ChallengeTokens;
+use evenkeel_tls::challenges::AcmeChallenges;
+use evenkeel_tls::pem;
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount, NewOrder, Order,
-    OrderStatus, Problem, RetryPolicy,
+    Account, AuthorizationStatus, ChallengeType, Error, Identifier, KeyAuthorization, NewAccount,
+    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,15 +28,59 @@ const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 /// The beginning of all types of errors of this protocol.
 const ERROR_TYPES: &str = "urn:ietf:params:acme:error:";
 
-/// The tokens of one order, taken back when it ends.
-struct OrderTokens<'t> {
-    tokens: &'t ChallengeTokens,
+/// The challenges of one order, taken back when it ends.
+struct OrderChallenges<'c> {
+    all: &'c AcmeChallenges,
+    /// Tokens, or names of certificates.
     put: Vec<String>,
 }
 
-impl Drop for OrderTokens<'_> {
+impl Drop for OrderChallenges<'_> {
     fn drop(&mut self) {
-        self.put.iter().for_each(|token| self.tokens.remove(token));
+        self.put.iter().for_each(|one| self.all.remove(one));
+    }
+}
+
+impl OrderChallenges<'_> {
+    /// Shows what the authority is to find for a name.
+    fn show(
+        &mut self,
+        challenge: AcmeChallenge,
+        (name, token): (&str, &str),
+        proof: &KeyAuthorization,
+    ) -> Result<(), AcmeError> {
+        let key = match challenge {
+            AcmeChallenge::Http01 => {
+                self.all.put(token, proof.as_str());
+                token
+            }
+            AcmeChallenge::TlsAlpn01 => {
+                let (cert, key) = check_certificate(name, proof)?;
+                self.all.put_certificate(name, cert, key).map_err(pem::TlsFileError::Library)?;
+                name
+            }
+        };
+        self.put.push(key.to_owned());
+        Ok(())
+    }
+}
+
+/// The certificate by which an authority recognises the account (RFC 8737, 3), and its key.
+fn check_certificate(
+    name: &str,
+    proof: &KeyAuthorization,
+) -> Result<(Vec<u8>, Vec<u8>), AcmeError> {
+    let mut params = CertificateParams::new(vec![name.to_owned()])?;
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(proof.digest().as_ref())];
+    let key = KeyPair::generate()?;
+    Ok((params.self_signed(&key)?.der().to_vec(), key.serialize_der()))
+}
+
+/// A challenge by the names of the protocol.
+fn kind(challenge: AcmeChallenge) -> (ChallengeType, &'static str) {
+    match challenge {
+        AcmeChallenge::Http01 => (ChallengeType::Http01, "http-01"),
+        AcmeChallenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
     }
 }
 
@@ -42,7 +90,7 @@ impl Drop for OrderTokens<'_> {
 /// The reason, with what to do where it is known.
 pub async fn order(
     folder: &AcmeFolder,
-    tokens: &Arc<ChallengeTokens>,
+    challenges: &Arc<AcmeChallenges>,
     now: impl Fn() -> Time,
 ) -> Result<(), AcmeError> {
     let account = account(folder).await?;
@@ -53,13 +101,14 @@ pub async fn order(
         folder.forget_account();
     }
     let mut order = order.map_err(refused)?;
-    let mut put = OrderTokens { tokens, put: Vec::new() };
-    answer_challenges(&mut order, &mut put).await?;
+    let mut shown = OrderChallenges { all: challenges, put: Vec::new() };
+    let challenge = folder.settings.challenge;
+    answer_challenges(&mut order, challenge, &mut shown).await?;
     let policy = RetryPolicy::new().initial_delay(FIRST_POLL).timeout(STEP_TIME);
     match order.poll_ready(&policy).await {
         Ok(OrderStatus::Ready | OrderStatus::Valid) => {}
-        Ok(_) => return Err(failed_check(&mut order, None).await),
-        Err(error) => return Err(failed_check(&mut order, Some(error)).await),
+        Ok(_) => return Err(failed_check(&mut order, challenge, None).await),
+        Err(error) => return Err(failed_check(&mut order, challenge, Some(error)).await),
     }
     let key = order.finalize().await.map_err(refused)?;
     let chain = order.poll_certificate(&policy).await.map_err(refused)?;
@@ -97,8 +146,13 @@ async fn account(folder: &AcmeFolder) -> Result<Account, AcmeError> {
     Ok(account)
 }
 
-/// Puts a token for each name that the authority has not checked yet, and asks it to check.
-async fn answer_challenges(order: &mut Order, put: &mut OrderTokens<'_>) -> Result<(), AcmeError> {
+/// Shows the challenge of each name that the authority has not checked yet, and asks it to check.
+async fn answer_challenges(
+    order: &mut Order,
+    wanted: AcmeChallenge,
+    shown: &mut OrderChallenges<'_>,
+) -> Result<(), AcmeError> {
+    let (kind, word) = kind(wanted);
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization.map_err(refused)?;
@@ -106,19 +160,21 @@ async fn answer_challenges(order: &mut Order, put: &mut OrderTokens<'_>) -> Resu
             continue;
         }
         let name = authorization.identifier().to_string();
-        let Some(mut challenge) = authorization.challenge(ChallengeType::Http01) else {
-            return Err(AcmeError::NoChallenge { name });
+        let Some(mut challenge) = authorization.challenge(kind.clone()) else {
+            return Err(AcmeError::NoChallenge { name, challenge: word });
         };
-        let token = challenge.token.clone();
-        put.tokens.put(&token, challenge.key_authorization().as_str());
-        put.put.push(token);
+        shown.show(wanted, (&name, &challenge.token), &challenge.key_authorization())?;
         challenge.set_ready().await.map_err(refused)?;
     }
     Ok(())
 }
 
 /// Why the authority has not accepted a name; `error` if all are accepted.
-async fn failed_check(order: &mut Order, error: Option<Error>) -> AcmeError {
+async fn failed_check(
+    order: &mut Order,
+    challenge: AcmeChallenge,
+    error: Option<Error>,
+) -> AcmeError {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let Ok(mut authorization) = authorization else { continue };
@@ -127,7 +183,11 @@ async fn failed_check(order: &mut Order, error: Option<Error>) -> AcmeError {
         let failed = state.challenges.iter().find_map(|challenge| challenge.error.clone());
         if let Some(problem) = failed {
             let name = state.identifier().to_string();
-            return AcmeError::Check { advice: advice(&problem, &name), why: text(&problem), name };
+            return AcmeError::Check {
+                advice: advice(&problem, challenge, &name),
+                why: text(&problem),
+                name,
+            };
         }
     }
     let why = "it gives no reason".to_owned();
@@ -135,17 +195,21 @@ async fn failed_check(order: &mut Order, error: Option<Error>) -> AcmeError {
 }
 
 /// What to do about a name that was not accepted.
-fn advice(problem: &Problem, name: &str) -> String {
+fn advice(problem: &Problem, challenge: AcmeChallenge, name: &str) -> String {
+    let (port, listener) = match challenge {
+        AcmeChallenge::Http01 => (80, "without TLS"),
+        AcmeChallenge::TlsAlpn01 => (443, "with TLS"),
+    };
     let kind = problem.r#type.as_deref().unwrap_or_default();
     match kind.strip_prefix(ERROR_TYPES).unwrap_or(kind) {
         "dns" => format!("; let DNS name the address of this server for {name}"),
         "connection" => format!(
-            "; the authority connects to port 80 of {name}: open it, let DNS name the address of \
-             this server, and let a listener without TLS have the port"
+            "; the authority connects to port {port} of {name}: open it, let DNS name the address \
+             of this server, and let a listener {listener} have the port"
         ),
         "unauthorized" | "incorrectResponse" => format!(
             "; another server answers for {name}: DNS points elsewhere, or another program has \
-             port 80"
+             port {port}"
         ),
         "caa" => format!("; the CAA record of {name} does not allow this authority"),
         _ => String::new(),

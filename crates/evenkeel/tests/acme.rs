@@ -66,14 +66,27 @@ impl Stage {
     }
 
     /// Starts the program by a command that gets its arguments.
-    fn program_by(&self, mut command: Command, http: u16) -> Program {
+    fn program_by(&self, command: Command, http: u16) -> Program {
+        let front = format!(
+            "listen: 127.0.0.1:{http}\n  redirect_to_https: 443\n  tls:\n    listen: 127.0.0.1:{}",
+            self.https
+        );
+        self.program_with(command, &front, "http-01")
+    }
+
+    /// Starts the program, whose only listener, with TLS, is at a port.
+    fn program_with_tls_only(&self, https: u16) -> Program {
+        let front = format!("listen: 127.0.0.1:{https}\n  tls:");
+        self.program_with(evenkeel!(), &front, "tls-alpn-01")
+    }
+
+    fn program_with(&self, mut command: Command, front: &str, challenge: &str) -> Program {
         let text = format!(
-            "admin: off\nproxy:\n  listen: 127.0.0.1:{http}\n  backend: http://127.0.0.1:9\n  \
-             redirect_to_https: 443\n  tls:\n    listen: 127.0.0.1:{https}\n    acme:\n      \
+            "admin: off\nproxy:\n  backend: http://127.0.0.1:9\n  {front}\n    acme:\n      \
              domains: [a.test, b.a.test]\n      email: admin@a.test\n      \
-             terms_agreed: true\n      directory: https://localhost:{directory}/dir\n      \
+             terms_agreed: true\n      challenge: {challenge}\n      \
+             directory: https://localhost:{directory}/dir\n      \
              ca: {ca}\n      folder: {folder}\n",
-            https = self.https,
             directory = self.directory,
             ca = self.server.ca().display(),
             folder = self.server.path("acme").display(),
@@ -227,6 +240,32 @@ fn a_certificate_is_renewed_and_stays_when_that_fails() {
     assert!(failed.contains("cannot connect to localhost:"), "{failed}");
     assert!(failed.contains("again_in="), "{failed}");
     assert_eq!(stage.shown("a.test"), second);
+}
+
+#[test]
+fn a_certificate_is_issued_where_only_tls_can_be_reached() {
+    let stage = Stage::open(86_400);
+    let mut program = stage.program_with_tls_only(stage.https);
+    program.told("certificate issued");
+    program.told("certificate reloaded");
+    let trusted = trusting(Some(stage.root()));
+    for name in ["a.test", "b.a.test"] {
+        handshake(stage.https, name, &trusted).expect("a certificate of the authority");
+    }
+    // Without an order there is nothing to check. Beside other protocols this one means nothing.
+    let mut checking = ClientConfig::clone(&trusted);
+    checking.alpn_protocols = vec![b"acme-tls/1".to_vec()];
+    assert!(handshake(stage.https, "a.test", &Arc::new(checking.clone())).is_err());
+    checking.alpn_protocols.push(b"http/1.1".to_vec());
+    let (stream, _) = handshake(stage.https, "a.test", &Arc::new(checking)).expect("TLS");
+    assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    stop(&mut program);
+
+    // No server has the port that the authority connects to.
+    let stage = Stage::open(86_400);
+    let mut program = stage.program_with_tls_only(free_port());
+    let failed = program.told("certificate not issued");
+    assert!(failed.contains("could not check") && failed.contains("port 443"), "{failed}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use super::link::ClientLink;
 use super::worker::ProxyWorker;
 use arc_swap::ArcSwap;
 use evenkeel_telemetry::counts::ConnectionRefusal;
+use evenkeel_tls::challenges;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use prints::WantedPrints;
@@ -104,7 +105,13 @@ async fn converse_under_tls(
         begun.begin_timing(worker.thread.clock);
     }
     let Some(mut stream) = secured(worker, begun, &link, shown).await else { return };
-    let streams = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
+    let protocol = stream.get_ref().1.alpn_protocol();
+    if protocol == Some(challenges::PROTOCOL) {
+        // An authority has seen the certificate that it came for; nothing else may follow.
+        let _ = stream.shutdown().await;
+        return;
+    }
+    let streams = protocol == Some(ALPN_HTTP2);
     prints::compare_round_trips(stream.get_mut().0, &link, streams);
     let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(&worker.thread));
     if streams {

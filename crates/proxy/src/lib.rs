@@ -51,6 +51,7 @@ pub use evenkeel_serve::threads::core_count as threads;
 use evenkeel_serve::threads::{ServerOrders, ServerThreads};
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
+use evenkeel_tls::challenges::AcmeChallenges;
 use evenkeel_tls::reload::LiveValue;
 use parking_lot::Mutex;
 use room::ProxyShared;
@@ -122,7 +123,8 @@ pub fn start_on(
         return Err(ServerStartError::settings("proxy")(why));
     }
     let (count, clock) = (threads(), engine.clock());
-    let (live, folder) = certificates(settings, clock.now(), watch)?;
+    let challenges = Arc::default();
+    let (live, folder) = certificates(settings, &challenges, clock.now(), watch)?;
     let shown = live.as_ref().map(LiveValue::running);
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
     let (addresses, listeners) = bind_all(&settings.listen, count, sockets)?;
@@ -133,7 +135,7 @@ pub fn start_on(
     let instructions =
         ProxyInstructions { settings: settings.clone(), secured, waiting_room: shared_room };
     let instructions = Arc::new(ArcSwap::from_pointee(instructions));
-    let house = Arc::new(ProxyShared::of(count));
+    let house = Arc::new(ProxyShared::of(count, Arc::clone(&challenges)));
     let each = listeners.into_iter().enumerate().map(|(index, listeners)| {
         let (lane, store, shown) = (engine.lane(index), store.cloned(), shown.clone());
         let (shared, instructions) = (Arc::clone(&house), Arc::clone(&instructions));
@@ -159,9 +161,7 @@ pub fn start_on(
     });
     let threads = ServerThreads::each("proxy", (&watch.beats, clock), each)?;
     // Only now, because the authority asks the listeners.
-    let order = |folder| {
-        evenkeel_acme::start(folder, Arc::clone(&house.challenges), clock, watch.registry())
-    };
+    let order = |folder| evenkeel_acme::start(folder, challenges, clock, watch.registry());
     let acme = folder.map(order).transpose().map_err(ServerStartError::settings("proxy"))?;
     Ok(RunningProxy {
         addresses,
@@ -181,6 +181,7 @@ type LoadedCertificates = (Option<LiveValue<Arc<ServerConfig>>>, Option<AcmeFold
 /// Loads the certificates, if the proxy has TLS; one that is yet to be issued is made up.
 fn certificates(
     settings: &ProxySettings,
+    challenges: &Arc<AcmeChallenges>,
     now: Time,
     watch: &Watch,
 ) -> Result<LoadedCertificates, ServerStartError> {
@@ -189,8 +190,8 @@ fn certificates(
     let folder = folder.transpose().map_err(ServerStartError::settings("proxy"))?;
     let unsaved = folder.as_ref().map(AcmeFolder::unsaved).unwrap_or_default();
     let files = WatchedFiles::new(evenkeel_tls::front_files(&tls)).with_unsaved(unsaved);
-    let http2 = settings.http2;
-    let make = move |files: &[WatchedFile]| evenkeel_tls::front(files, &tls, http2);
+    let (http2, challenges) = (settings.http2, Arc::clone(challenges));
+    let make = move |files: &[WatchedFile]| evenkeel_tls::front(files, &tls, http2, &challenges);
     let live = LiveValue::load("proxy", files, make, now, watch.registry());
     Ok((Some(live.map_err(ServerStartError::settings("proxy"))?), folder))
 }

@@ -7,7 +7,7 @@
 
 use evenkeel_models::affinity::PrefixAffinity;
 use evenkeel_telemetry::registry::GaugeGuard;
-use evenkeel_tls::challenges::ChallengeTokens;
+use evenkeel_tls::challenges::AcmeChallenges;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -28,13 +28,13 @@ pub(super) struct ProxyShared {
     /// one.
     pub(super) room_wanted: AtomicBool,
     pub(super) affinity: PrefixAffinity,
-    /// What an authority that issues certificates asks for.
-    pub(super) challenges: Arc<ChallengeTokens>,
+    /// What an authority that issues certificates may ask for.
+    pub(super) challenges: Arc<AcmeChallenges>,
 }
 
 impl ProxyShared {
-    pub(super) fn of(threads: usize) -> ProxyShared {
-        ProxyShared { threads, ..ProxyShared::default() }
+    pub(super) fn of(threads: usize, challenges: Arc<AcmeChallenges>) -> ProxyShared {
+        ProxyShared { threads, challenges, ..ProxyShared::default() }
     }
 
     /// Counts one more connection of `peer`, unless it has `bound` of them. Returns whether it is

@@ -14,10 +14,11 @@ pub mod reload;
 pub mod store;
 mod verify;
 
+use challenges::AcmeChallenges;
 use evenkeel_config::settings::otlp::CollectorSettings;
 use evenkeel_config::settings::sockets::KeyPath;
 use evenkeel_config::settings::store::{StoreAddress, StoreServer, StoreServers, StoreTls};
-use evenkeel_config::settings::tls::{ClientTls, FrontTls, ServerTls};
+use evenkeel_config::settings::tls::{AcmeChallenge, AcmeSettings, ClientTls, FrontTls, ServerTls};
 use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
 use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_config::{StartProblem, StartProblems};
@@ -57,7 +58,7 @@ pub fn start_problems(settings: &Settings) -> StartProblems {
         let is_empty = tls.certificates.is_empty();
         let made = read(front_files(tls)).and_then(|files| match is_empty {
             true => Ok(()),
-            false => front(&files, tls, true).map(|_| ()),
+            false => front(&files, tls, true, &Arc::default()).map(|_| ()),
         });
         found.extend(made.err().map(|fault| (&["proxy", "tls"][..], fault.to_string())));
     }
@@ -181,7 +182,8 @@ pub fn front_files(tls: &FrontTls) -> Vec<PathBuf> {
 
 /// Builds the TLS configuration of the proxy: it selects the certificate by the requested name, and
 /// sends session tickets that make the next handshake cheaper. It offers HTTP/1.1, and HTTP/2 if
-/// `http2` is set. `files` are those of [`front_files`].
+/// `http2` is set. `files` are those of [`front_files`], `challenges` is what an authority may ask
+/// for.
 ///
 /// # Errors
 /// [`TlsFileError`], with the file that caused it.
@@ -189,6 +191,7 @@ pub fn front(
     files: &[WatchedFile],
     tls: &FrontTls,
     http2: bool,
+    challenges: &Arc<AcmeChallenges>,
 ) -> Result<reload::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
     let pairs = files.chunks_exact(2).take(tls.certificates.len());
     let identities = pairs.map(|pair| pem::identity(of(pair, 0)?, of(pair, 1)?));
@@ -200,7 +203,8 @@ pub fn front(
         _ => Arc::new(NoClientAuth) as Arc<dyn ClientCertVerifier>,
     };
     let versions: &[_] = if tls.tls12 { ALL_VERSIONS } else { &[&TLS13] };
-    let names = names::CertificatesByName::new(identities.into_iter().map(|identity| identity.key));
+    let keys = identities.into_iter().map(|identity| identity.key);
+    let names = names::CertificatesByName::new(keys, Arc::clone(challenges));
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
         .map_err(TlsFileError::Library)?
@@ -208,7 +212,10 @@ pub fn front(
         .with_cert_resolver(Arc::new(names));
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(TlsFileError::Library)?;
     let protocols: &[&[u8]] = if http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
-    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    let by_tls = |acme: &AcmeSettings| acme.challenge == AcmeChallenge::TlsAlpn01;
+    let check = tls.acme.as_ref().filter(|acme| by_tls(acme)).map(|_| challenges::PROTOCOL);
+    let protocols = protocols.iter().copied().chain(check);
+    config.alpn_protocols = protocols.map(<[u8]>::to_vec).collect();
     Ok(reload::BuiltFromFiles { value: Arc::new(config), validity })
 }
 

@@ -4,8 +4,9 @@
 //! same library that verifies certificates. They are tried in order, preferring those with a key
 //! type that the client can verify. Without a requested name, or if no certificate has it, the
 //! first one is used. The search takes microseconds per certificate, next to hundreds for the
-//! signature.
+//! signature. An authority that checks a name (`challenges`) gets the certificate that it asks for.
 
+use super::challenges::{self, AcmeChallenges};
 use rustls::client::verify_server_name;
 use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
@@ -14,12 +15,18 @@ use std::sync::Arc;
 
 /// The certificates to select from, in order of preference.
 #[derive(Debug)]
-pub struct CertificatesByName(Vec<Arc<CertifiedKey>>);
+pub struct CertificatesByName {
+    keys: Vec<Arc<CertifiedKey>>,
+    challenges: Arc<AcmeChallenges>,
+}
 
 impl CertificatesByName {
     /// Creates the list; the order is kept.
-    pub fn new(keys: impl Iterator<Item = CertifiedKey>) -> CertificatesByName {
-        CertificatesByName(keys.map(Arc::new).collect())
+    pub fn new(
+        keys: impl Iterator<Item = CertifiedKey>,
+        challenges: Arc<AcmeChallenges>,
+    ) -> CertificatesByName {
+        CertificatesByName { keys: keys.map(Arc::new).collect(), challenges }
     }
 
     fn choose(
@@ -31,12 +38,12 @@ impl CertificatesByName {
         let named = |key: &&Arc<CertifiedKey>| name.as_ref().is_some_and(|name| is_for(key, name));
         let able = |key: &&Arc<CertifiedKey>| can(key);
         // A single certificate is used without parsing it.
-        let [_, _, ..] = self.0.as_slice() else { return self.0.first() };
-        let mut fitting = self.0.iter().filter(named);
+        let [_, _, ..] = self.keys.as_slice() else { return self.keys.first() };
+        let mut fitting = self.keys.iter().filter(named);
         let first = fitting.clone().next();
         let both = fitting.find(able);
-        let any = || self.0.iter().find(able).filter(|_| first.is_none());
-        both.or_else(any).or(first).or(self.0.first())
+        let any = || self.keys.iter().find(able).filter(|_| first.is_none());
+        both.or_else(any).or(first).or(self.keys.first())
     }
 }
 
@@ -48,6 +55,9 @@ pub fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
 
 impl ResolvesServerCert for CertificatesByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if challenges::is_check(&hello) {
+            return self.challenges.certificate(hello.server_name()?);
+        }
         let schemes = hello.signature_schemes();
         let can = |key: &CertifiedKey| key.key.choose_scheme(schemes).is_some();
         self.choose(hello.server_name(), can).cloned()
@@ -77,10 +87,10 @@ mod tests {
             key(&["*.b.example", "b.example"], other),
             key(&["b.example"], ecdsa),
         ];
-        let names = CertificatesByName::new(keys.into_iter());
+        let names = CertificatesByName::new(keys.into_iter(), Arc::default());
         let chosen = |name: Option<&str>, can: &dyn Fn(&CertifiedKey) -> bool| {
             let key = names.choose(name, can).expect("one");
-            names.0.iter().position(|known| Arc::ptr_eq(known, key)).expect("of them")
+            names.keys.iter().position(|known| Arc::ptr_eq(known, key)).expect("of them")
         };
         let any = |_: &CertifiedKey| true;
         let ecdsa = |key: &CertifiedKey| key.key.algorithm() == rustls::SignatureAlgorithm::ECDSA;

@@ -11,7 +11,7 @@ use crate::address;
 use crate::keys::{ConfigKey, DefaultedKey, ListKey, SubsectionKey, section};
 use crate::reader::{SectionReader, settings};
 use crate::values::Read;
-pub use acme::AcmeSettings;
+pub use acme::{AcmeChallenge, AcmeSettings};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -157,7 +157,9 @@ pub(crate) fn front(
         (None, Some(_)) => tls.fault_of("key", "needs `cert`: a file in PEM"),
     }
     certificates.extend(further(tls));
-    let acme = tls.section_if_written(&ACME, |section| acme::read(section, plain > 0));
+    let asks_clients = tls.written("ca");
+    let acme =
+        tls.section_if_written(&ACME, |section| acme::read(section, plain > 0, asks_clients));
     let acme = acme.flatten();
     certificates.extend(acme.iter().map(|acme| (acme.certificate(), acme.certificate())));
     if certificates.is_empty() && !tls.written("acme") {

@@ -1,6 +1,7 @@
 //! The client side of the `proxy` section: TLS, HTTP/2, and configurations that are refused.
 
 use super::{faults, good};
+use evenkeel_config::settings::tls::AcmeChallenge;
 use evenkeel_config::settings::{ClientAddress, ProxySettings};
 use evenkeel_core::condition::patterns::{PathPatterns, Patterns};
 use evenkeel_core::condition::{Clause, Condition};
@@ -50,6 +51,10 @@ fn an_authority_issues_the_last_certificate() {
     assert_eq!(tls.certificates, [pair("/a", "/b"), pair(issued, issued)]);
     let acme = tls.acme.expect("an authority");
     assert_eq!(acme.domains, ["a.example.com", "b.example.com"]);
+    assert_eq!(acme.challenge, AcmeChallenge::Http01);
+    let tls_only = "{tls: {acme: {domains: a.com, terms_agreed: true, challenge: tls-alpn-01}}}";
+    let acme = proxy(tls_only).tls.expect("tls").acme.expect("without a plain listener");
+    assert_eq!(acme.challenge, AcmeChallenge::TlsAlpn01);
     assert_eq!(acme.directory, "https://acme-v02.api.letsencrypt.org/directory");
     let with = |domains: &str, more: &str| {
         let text = format!(
@@ -103,6 +108,19 @@ fn faults_of_the_front() {
         (
             "{tls: {acme: {domains: a.com, terms_agreed: true}}}",
             "`acme` needs a listener without TLS",
+        ),
+        (
+            "{tls: {acme: {domains: a.com, terms_agreed: true}}}",
+            "or write `challenge: tls-alpn-01`",
+        ),
+        (
+            "{tls: {ca: /ca, acme: {domains: a.com, terms_agreed: true, challenge: tls-alpn-01}}}",
+            "`tls-alpn-01` cannot be used with the `ca` of `tls`",
+        ),
+        (
+            "{listen: ':1', tls: {listen: ':2', acme: {domains: a.com, terms_agreed: true, \
+             challenge: dns-01}}}",
+            "must be one of: http-01, tls-alpn-01",
         ),
         ("{listen: ':1', tls: {listen: ':2', acme: {}}}", "`acme` needs `domains`"),
         (

@@ -13,11 +13,25 @@ const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 /// Maximum number of names in a certificate, which is also that of Let's Encrypt.
 const DOMAINS_MAX: usize = 100;
 
+/// How the authority checks that a name leads here (RFC 8555, 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// It requests a file over HTTP, on port 80 (RFC 8555, 8.3).
+    Http01,
+    /// It opens a TLS connection on port 443 (RFC 8737).
+    TlsAlpn01,
+}
+
+const CHALLENGES: [(&str, AcmeChallenge); 2] =
+    [("http-01", AcmeChallenge::Http01), ("tls-alpn-01", AcmeChallenge::TlsAlpn01)];
+
 /// A certificate that an authority issues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcmeSettings {
     /// The names in the certificate, at least one, in lower case.
     pub domains: Vec<String>,
+    /// How the authority checks the names.
+    pub challenge: AcmeChallenge,
     /// The address for messages of the authority.
     pub email: Option<String>,
     /// The directory of the authority.
@@ -48,12 +62,18 @@ section! {
     /// Must be `true`: you agree to the terms of service of the authority, for Let's Encrypt those
     /// at <https://letsencrypt.org/repository/>.
     TERMS_AGREED: DefaultedKey<bool> = ConfigKey::truth("terms_agreed").default(false);
+    /// How the authority checks the names: with `http-01` by a request to port 80, with
+    /// `tls-alpn-01` by a TLS connection to port 443, which needs no listener without TLS. A
+    /// proxy that terminates TLS in front of Evenkeel lets only `http-01` through.
+    CHALLENGE: DefaultedKey<AcmeChallenge> =
+        ConfigKey::words("challenge", &CHALLENGES).default(AcmeChallenge::Http01);
     /// Address to which the authority sends messages about the account. Let's Encrypt sends none.
     EMAIL: ConfigKey<String> =
         ConfigKey::text("email", email).default_note("none").example("admin@example.com");
     /// Folder for the account and the certificate, which only Evenkeel should be able to read. It
     /// is made if it does not exist. Without its files a start orders again, and authorities allow
-    /// few certificates a week for the same names.
+    /// few certificates a week for the same names. While it cannot be written, the files are only
+    /// in memory.
     FOLDER: DefaultedKey<PathBuf> = ConfigKey::path("folder")
         .written(|_, path| path.display().to_string())
         .default_with(|| PathBuf::from("/var/lib/evenkeel/acme"));
@@ -67,12 +87,18 @@ section! {
         ConfigKey::path("ca").default_note("those of the system").example("/etc/evenkeel/ca.pem");
 }
 
-/// Reads the section. `has_plain`: some listener has no TLS.
-pub(crate) fn read(acme: &mut SectionReader<'_, '_>, has_plain: bool) -> Option<AcmeSettings> {
+/// Reads the section. `has_plain`: some listener has no TLS. `asks_clients`: every client must show
+/// a certificate.
+pub(crate) fn read(
+    acme: &mut SectionReader<'_, '_>,
+    has_plain: bool,
+    asks_clients: bool,
+) -> Option<AcmeSettings> {
     let place = acme.place;
     let domains = acme.key(&DOMAINS);
     let agreed = acme.key(&TERMS_AGREED);
     let settings = AcmeSettings {
+        challenge: acme.key(&CHALLENGE),
         email: acme.key(&EMAIL),
         directory: acme.key(&DIRECTORY),
         ca: acme.key(&DIRECTORY_CA),
@@ -89,10 +115,19 @@ pub(crate) fn read(acme: &mut SectionReader<'_, '_>, has_plain: bool) -> Option<
                     first (Let's Encrypt: https://letsencrypt.org/repository/)";
         acme.fault("terms_agreed", what);
     }
-    if !has_plain {
-        let what = "the authority asks over HTTP, so `acme` needs a listener without TLS: write \
-                    `listen: 0.0.0.0:80` in `proxy`, and `listen: 0.0.0.0:443` in `tls`";
-        acme.fault_at(place, what);
+    match settings.challenge {
+        AcmeChallenge::Http01 if !has_plain => {
+            let what = "the authority asks over HTTP, so `acme` needs a listener without TLS: \
+                        write `listen: 0.0.0.0:80` in `proxy`, and `listen: 0.0.0.0:443` in \
+                        `tls`; or write `challenge: tls-alpn-01`";
+            acme.fault_at(place, what);
+        }
+        AcmeChallenge::TlsAlpn01 if asks_clients => {
+            let what = "the authority shows no certificate, so `tls-alpn-01` cannot be used with \
+                        the `ca` of `tls`; write `http-01`";
+            acme.fault_of("challenge", what);
+        }
+        AcmeChallenge::Http01 | AcmeChallenge::TlsAlpn01 => {}
     }
     let unlikely = settings.domains.iter().find(|name| is_private(name));
     if let Some(name) = unlikely.filter(|_| settings.directory == LETS_ENCRYPT) {
