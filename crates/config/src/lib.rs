@@ -269,7 +269,7 @@ fn start_warnings(settings: &Settings) -> StartProblems {
         let wrong = wrong.chain(whole);
         doubts.extend(wrong.map(|what| -> StartProblem { (&["proxy", "cost"], what) }));
     }
-    let trusted = settings.proxy.iter().flat_map(|proxy| &proxy.trusted_proxies);
+    let trusted = settings.proxy.iter().flat_map(|proxy| proxy.trusted_networks());
     if let Some(everybody) = trusted.into_iter().find(|network| network.prefix_len() == 0) {
         let what = format!(
             "{everybody} contains all addresses, so each client can choose its own address"

@@ -55,7 +55,7 @@ pub use proxy::{
     ClientAddress, ConcurrencySetting, CostSource, DatabaseSettings, DenyRule,
     EngineMetricsSetting, HttpsRedirect, KnownSetting, NetworkFileSettings, ProxyBounds,
     ProxyPreset, ProxyQueueSettings, ProxySettings, ProxyTimeouts, RefusalPages, TokenSettings,
-    WaitingRoomSettings,
+    TrustedProxies, WaitingRoomSettings,
 };
 pub use ratelimit::exports::{PrometheusSettings, RatelimitStatsd};
 pub use ratelimit::rlqs::RlqsSettings;

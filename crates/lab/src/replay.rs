@@ -182,7 +182,7 @@ struct LogPlayback {
 
 impl LogPlayback {
     fn new(options: &ReplayOptions, proxy: &ProxySettings) -> LogPlayback {
-        let trust = ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address);
+        let trust = ProxyTrust::new(&proxy.trusted_networks(), &proxy.client_address);
         let places: Vec<LogSource> = options.logs.iter().map(|path| LogSource::of(path)).collect();
         let count = Arc::new(AtomicU64::new(0));
         let merge = LogMerge::new(&places, trust, Arc::clone(&count));

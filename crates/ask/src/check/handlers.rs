@@ -325,7 +325,7 @@ impl Drop for AbandonGuard<'_> {
 }
 
 fn trust(proxy: &ProxySettings) -> ProxyTrust {
-    ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address)
+    ProxyTrust::new(&proxy.trusted_networks(), &proxy.client_address)
 }
 
 /// Returns a random number, or `None` if the system has none.

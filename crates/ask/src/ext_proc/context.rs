@@ -42,7 +42,7 @@ pub const BEGINNING_BYTES: usize = 64 << 10;
 impl ExchangeSettings {
     pub fn of(proxy: &ProxySettings, endpoints: Option<Arc<Endpoints>>) -> ExchangeSettings {
         ExchangeSettings {
-            trust: ProxyTrust::new(&proxy.trusted_proxies, &proxy.client_address),
+            trust: ProxyTrust::new(&proxy.trusted_networks(), &proxy.client_address),
             keep_cost_header: proxy.keep_cost_header,
             charge_streams: proxy.charge_streams,
             abort_linger: proxy.timeouts.abort_linger,

@@ -13,6 +13,7 @@ mod redirect;
 pub mod robots;
 mod timeouts;
 mod tokens;
+mod trusted;
 mod waiting_room;
 
 use super::backend::{self, BACKENDS_MAX, BackendAddress, BackendTls};
@@ -48,9 +49,11 @@ use robots::{ROBOTS, RobotSettings, SIGNED_FOR};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 pub use timeouts::ProxyTimeouts;
 use tokens::ModelPrice;
 pub use tokens::TokenSettings;
+pub use trusted::TrustedProxies;
 pub use waiting_room::WaitingRoomSettings;
 
 settings! {
@@ -146,10 +149,11 @@ settings! {
     /// Whether clients may use HTTP/2: over TLS if the client offers it, without TLS if the client
     /// begins with it.
     pub http2: bool, HTTP2: DefaultedKey<bool> = ConfigKey::truth("http2").default(true);
-    /// Networks from which forwarded headers are trusted. Too narrow: all users behind a proxy
-    /// share one bucket. Too wide: any host in these networks can forge client addresses.
-    pub trusted_proxies: Vec<IpNet>, TRUSTED_PROXIES: ListKey<IpNet> =
-        ConfigKey::text("trusted_proxies", address::network).list_with(Vec::new)
+    /// Networks from which forwarded headers are trusted, or `cloudflare`: those that Cloudflare
+    /// publishes, as of the program's release. Too narrow: all users behind a proxy share one
+    /// bucket. Too wide: any host in these networks can forge client addresses.
+    pub trusted_proxies: Vec<TrustedProxies>, TRUSTED_PROXIES: ListKey<TrustedProxies> =
+        ConfigKey::text("trusted_proxies", TrustedProxies::from_str).list_with(Vec::new)
             .example("10.0.0.0/8");
     /// Where a trusted proxy writes the address of the client. `xff`: `X-Forwarded-For`, read from
     /// the right past trusted proxies; without it, `X-Real-IP`. `forwarded`: `Forwarded` (RFC
@@ -236,6 +240,12 @@ settings! {
 }
 
 impl ProxySettings {
+    /// The networks of all `trusted_proxies`.
+    #[must_use]
+    pub fn trusted_networks(&self) -> Vec<IpNet> {
+        self.trusted_proxies.iter().flat_map(TrustedProxies::networks).copied().collect()
+    }
+
     /// Whether a limit counts by something in bodies, so that these must be read first.
     #[must_use]
     pub fn counts_by_body(&self) -> bool {

@@ -60,7 +60,7 @@ impl ThreadSettings {
     pub(crate) fn new(settings: &ProxySettings, room: &SharedWaitingRoom) -> ThreadSettings {
         ThreadSettings {
             upgrades: settings.upgrades.clone(),
-            trust: ProxyTrust::new(&settings.trusted_proxies, &settings.client_address),
+            trust: ProxyTrust::new(&settings.trusted_networks(), &settings.client_address),
             facts: settings.facts,
             timeouts: settings.timeouts,
             bounds: settings.bounds,

@@ -5,7 +5,7 @@
 
 use super::{Examined, NO_SERVER, RELOAD, fine, length, percent, problem, unknown, warning};
 use crate::doctor::facts::{MetricSeries, ServerFacts, SetupFacts, label};
-use evenkeel_config::settings::{ClientAddress, ProxySettings};
+use evenkeel_config::settings::{ClientAddress, ProxySettings, TrustedProxies};
 use evenkeel_core::limit::LimitAction;
 use evenkeel_core::units::Nanos;
 use evenkeel_telemetry::metrics::{DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, REQUESTS};
@@ -66,13 +66,14 @@ fn untrusted(proxy: &ProxySettings, server: &ServerFacts) -> Option<Examined> {
     let is_cloudflare = seen.headers.iter().any(|name| name == "cf-connecting-ip");
     let all_public = peers.iter().all(|(peer, _)| !is_private(*peer));
     let before = proxy.trusted_proxies.iter().map(ToString::to_string);
-    let list: Vec<String> = before.chain(peers.iter().filter_map(own_network)).collect();
+    let all: Vec<String> = before.chain(peers.iter().filter_map(own_network)).collect();
     let mut todo = vec!["proxy:".to_owned()];
-    if all_public && is_cloudflare {
-        todo.push(
-            "  trusted_proxies: [...]    # the networks of Cloudflare, www.cloudflare.com/ips"
-                .into(),
-        );
+    let list = proxy.trusted_proxies.iter().find_map(TrustedProxies::date);
+    if let Some(date) = list.filter(|_| all_public && is_cloudflare) {
+        todo.push(format!("  # only if these are Cloudflare's; this list of them is of {date}"));
+        todo.push(format!("  trusted_proxies: [cloudflare, {}]", named.join(", ")));
+    } else if all_public && is_cloudflare {
+        todo.push("  trusted_proxies: [cloudflare]".to_owned());
         todo.push("  client_address: header:CF-Connecting-IP".to_owned());
     } else if all_public {
         todo.push(
@@ -80,7 +81,7 @@ fn untrusted(proxy: &ProxySettings, server: &ServerFacts) -> Option<Examined> {
         );
         todo.push(format!("  trusted_proxies: [{}]", named.join(", ")));
     } else {
-        todo.push(format!("  trusted_proxies: [{}]", list.join(", ")));
+        todo.push(format!("  trusted_proxies: [{}]", all.join(", ")));
         if seen.headers.iter().all(|name| name == "forwarded") {
             todo.push("  client_address: forwarded".to_owned());
         }

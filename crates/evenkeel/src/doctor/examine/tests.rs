@@ -307,7 +307,14 @@ fn proxies_that_are_not_trusted() {
         "[10.0.0.1, \"fd00::1\"]\n  client_address: forwarded",
     );
     let cdn = of(seen(&["104.16.0.1"], &["x-forwarded-for", "cf-connecting-ip"]));
-    expect(cdn, Problem, "104.16.0.1", "client_address: header:CF-Connecting-IP");
+    let advice = "trusted_proxies: [cloudflare]\n  client_address: header:CF-Connecting-IP";
+    expect(cdn, Problem, "104.16.0.1", advice);
+    let newer = found("trusted-proxies", |facts, server| {
+        let yaml = YAML.replace("cpus: 2", "trusted_proxies: [cloudflare]");
+        facts.settings = Some(settings(&yaml));
+        server.setup.clients = seen(&["203.0.113.9"], &["cf-connecting-ip"]);
+    });
+    expect(newer, Problem, "203.0.113.9", "trusted_proxies: [cloudflare, 203.0.113.9]");
     let public = of(seen(&["203.0.113.9"], &["x-forwarded-for"]));
     expect(public, Problem, "203.0.113.9", "only if these are proxies of yours");
 

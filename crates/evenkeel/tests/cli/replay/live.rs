@@ -153,7 +153,7 @@ fn the_proxy_and_the_replay_of_its_log_decide_alike() {
 fn replayed(settings: &ProxySettings, log: &str) -> Vec<ReplayOutcome> {
     let lines: Vec<String> = log.lines().map(str::to_owned).collect();
     let mut format = AccessLogFormat::of(&lines[..20]).expect("a format");
-    let trust = ProxyTrust::new(&settings.trusted_proxies, &settings.client_address);
+    let trust = ProxyTrust::new(&settings.trusted_networks(), &settings.client_address);
     let (mut past, mut play) = (
         BaselineSimulation::new(settings.cpus, Nanos::from_millis(50)),
         ReplaySimulation::new(settings),

@@ -3,7 +3,7 @@
 
 use super::http2::Http2;
 use crate::stage::{Message, Stage, hit_limit};
-use evenkeel_config::settings::{ClientAddress, ProxySettings};
+use evenkeel_config::settings::{ClientAddress, ProxySettings, TrustedProxies};
 use evenkeel_testing::wait::until;
 use http::{HeaderMap, HeaderValue, Request};
 
@@ -29,9 +29,9 @@ const FORGED: &str = "6.6.6.6";
 
 /// Trusts the clients of `network`.
 fn believes(network: &str) -> impl Fn(&mut ProxySettings) {
-    let network = network.parse().expect("a network");
+    let network: TrustedProxies = network.parse().expect("a network");
     move |settings| {
-        settings.trusted_proxies = vec![network];
+        settings.trusted_proxies = vec![network.clone()];
         settings.client_address = ClientAddress::Header(OWN.to_owned());
     }
 }
