@@ -3,8 +3,9 @@
 //!
 //! `cargo bench -p evenkeel-core --bench queue`. 64 requests are in flight. In each step one
 //! request arrives, one is dispatched, and the oldest ends. `idle`: no request waits. `busy`: as
-//! many requests wait as are in flight. The fastest of some rounds is shown, because other work on
-//! the machine only adds time. docs/performance.md has results.
+//! many requests wait as are in flight. `-- growth` shows how the cost grows with the number of
+//! requests that wait, each of another client. The fastest of some rounds is shown, because other
+//! work on the machine only adds time. docs/performance.md has results.
 
 #![allow(missing_docs)]
 
@@ -26,7 +27,13 @@ const IN_FLIGHT: usize = 64;
 /// Number of clients that send the requests.
 const CLIENTS: [u64; 3] = [1, 64, 100_000];
 
+/// Numbers of waiting requests.
+const WAITING: [usize; 5] = [10, 100, 1_000, 10_000, 100_000];
+
 fn main() {
+    if std::env::args().any(|argument| argument == "growth") {
+        return growth();
+    }
     println!("ns per request     {}", CLIENTS.map(|n| format!("{n:>10}")).concat());
     for (name, concurrency, debt) in [
         ("idle, credit", 4 * IN_FLIGHT, false),
@@ -61,8 +68,22 @@ fn finding() -> f64 {
 }
 
 fn row(concurrency: usize, debt: bool, clients: u64) -> f64 {
-    let rounds = (0..ROUNDS).map(|_| Line::new(concurrency, debt, clients).round());
+    let waiting = if concurrency > IN_FLIGHT { 0 } else { IN_FLIGHT };
+    let rounds = (0..ROUNDS).map(|_| Line::new(concurrency, debt, clients, waiting).round());
     rounds.fold(f64::INFINITY, f64::min)
+}
+
+/// The cost with more and more waiting requests, of ten times as many clients.
+fn growth() {
+    println!("ns per request, waiting {}", WAITING.map(|n| format!("{n:>9}")).concat());
+    for (name, debt) in [("in credit", false), ("in debt", true)] {
+        let cells = WAITING.map(|waiting| {
+            let line = || Line::new(IN_FLIGHT, debt, 10 * waiting as u64, waiting);
+            let quickest = (0..ROUNDS).map(|_| line().round()).fold(f64::INFINITY, f64::min);
+            format!("{quickest:>9.0}")
+        });
+        println!("{name:<24}{}", cells.concat());
+    }
 }
 
 /// A queue with requests in it, and the source of the next ones.
@@ -75,12 +96,12 @@ struct Line {
 }
 
 impl Line {
-    fn new(concurrency: usize, debt: bool, clients: u64) -> Line {
+    fn new(concurrency: usize, debt: bool, clients: u64, waiting: usize) -> Line {
         let wait_max = Nanos::from_secs(30);
         let settings = QueueSettings {
             concurrency,
             reserve: 2,
-            len_max: 4_096,
+            len_max: 4_096.max(2 * waiting),
             wait_max,
             known: KnownClients::Auto { clients_max: 262_144 },
             cpus_milli: 2_000,
@@ -89,7 +110,6 @@ impl Line {
         };
         let mut line =
             Line { queue: Queue::new(settings), running: VecDeque::new(), debt, clients, came: 0 };
-        let waiting = if concurrency > IN_FLIGHT { 0 } else { IN_FLIGHT };
         (0..IN_FLIGHT + waiting).for_each(|_| line.arrive());
         line
     }
