@@ -4,7 +4,7 @@
 //! recognised by what is in them. Nothing else in these files is checked. What the settings mean:
 //! docs/guide/ext-proc.md.
 
-use crate::fault::{ConfigFault, ConfigFaults};
+use crate::fault::{ConfigFault, ConfigFaults, TextPlace};
 use crate::tree::{self, YamlDialect, YamlNode, YamlValue};
 use evenkeel_core::units::Nanos;
 use std::fs;
@@ -22,7 +22,7 @@ const WAIT_MAX: Nanos = Nanos::from_secs(30);
 const REQUESTS_MAX: u64 = 1_024;
 
 /// Checks a file. Returns its warnings; its faults, if requests cannot wait for their turns. `None`
-/// if there is no external processing in the file.
+/// if the file is not of Envoy, or not to be read.
 #[must_use]
 pub fn check(path: &Path) -> Option<Result<Vec<String>, ConfigFaults>> {
     let text = fs::read_to_string(path).ok()?;
@@ -35,7 +35,7 @@ pub fn check(path: &Path) -> Option<Result<Vec<String>, ConfigFaults>> {
     Some(Ok(lines.lines().map(str::to_owned).collect()))
 }
 
-/// What is wrong; `None` if there is no external processing.
+/// What is wrong; `None` if the file is not of Envoy.
 fn notes(text: &str) -> Option<Vec<ConfigFault>> {
     let documents = documents(text).into_iter();
     let documents = documents.map(|one| tree::parse_as(one.as_bytes(), DIALECT));
@@ -54,7 +54,11 @@ fn notes(text: &str) -> Option<Vec<ConfigFault>> {
         .collect();
     let filters: Vec<&YamlNode> = is(FILTER).collect();
     if filters.is_empty() && policies.is_empty() {
-        return None;
+        let place = documents.iter().find_map(bootstrap)?;
+        let what = "this is a configuration of Envoy without external processing, so no request \
+                    waits for its turn here, and nothing in it is checked; \
+                    docs/guide/ext-proc.md has the filter to add";
+        return Some(vec![ConfigFault::new(place, what).as_warning()]);
     }
     let mut notes = Vec::new();
     for filter in &filters {
@@ -78,6 +82,12 @@ fn notes(text: &str) -> Option<Vec<ConfigFault>> {
         }));
     }
     Some(notes)
+}
+
+/// Where the resources of an Envoy begin, if the document is its configuration.
+fn bootstrap(document: &YamlNode) -> Option<TextPlace> {
+    let keys = ["static_resources", "dynamic_resources"];
+    keys.into_iter().find_map(|key| document.find(&[key])).map(|node| node.place)
 }
 
 /// The documents of a file. Each begins with an empty line for each line before it, so that the
@@ -292,6 +302,8 @@ mod tests {
     #[test]
     fn the_example_is_good_and_other_files_are_not_looked_at() {
         assert_eq!((found(GOOD), found(ENDPOINT)), (vec![], vec![]));
+        let without = found("admin: {}\nstatic_resources:\n  listeners: []\n");
+        assert_eq!(without, vec![(3, true, "this is a configurat".to_owned())]);
         assert_eq!(notes("proxy: {backend: http://a}"), None);
         assert_eq!(notes("a: ["), None);
     }
