@@ -94,7 +94,8 @@ macro_rules! checks {
 
 /// All checks.
 const CHECKS: &[Check] = checks! {
-    "configuration" "A server does not start with a faulty file, and a reload refuses it."
+    "configuration" "A server does not start with an error in its file, and may do something else \
+                     than you mean after a warning."
         process::configuration;
     "server" "Without a running server, only the file, this machine and the backends can be \
               examined."

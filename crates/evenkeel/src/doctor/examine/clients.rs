@@ -25,7 +25,7 @@ const DEBT_SECS_MAX: f64 = 1_800.0;
 const ACTIVE_MIN: usize = 5;
 
 pub fn trusted_proxies(facts: &SetupFacts) -> Option<Examined> {
-    let proxy = facts.settings.as_ref()?.proxy.as_ref()?;
+    let proxy = facts.proxy()?;
     if proxy.client_address == ClientAddress::ProxyProtocol {
         return fine("clients are named by the PROXY protocol");
     }
@@ -138,7 +138,7 @@ fn is_private(address: IpAddr) -> bool {
 }
 
 pub fn forwarded_headers(facts: &SetupFacts) -> Option<Examined> {
-    let proxy = facts.settings.as_ref()?.proxy.as_ref()?;
+    let proxy = facts.proxy()?;
     let header = match &proxy.client_address {
         ClientAddress::XForwardedFor => "X-Forwarded-For",
         ClientAddress::Forwarded => "Forwarded",

@@ -116,6 +116,7 @@ pub fn open_files(facts: &SetupFacts) -> Option<Examined> {
         "  [Service]".to_owned(),
         format!("  LimitNOFILE={needed}"),
         "systemctl restart evenkeel".to_owned(),
+        format!("# without systemd: ulimit -n {needed} before the start; in Docker: --ulimit"),
     ];
     if facts.server.is_ok() && 10 * used >= 9 * max {
         problem(found, todo)

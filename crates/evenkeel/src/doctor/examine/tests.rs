@@ -334,6 +334,18 @@ fn proxies_that_are_not_trusted() {
     expect(single, Warning, "came from 172.17.0.1, none with a header", "trusted_proxies: [172.17");
 }
 
+/// Behind Envoy or a web server that asks, the proxy of this program has no clients.
+#[test]
+fn clients_that_others_name_need_no_trusted_proxies() {
+    for check in ["trusted-proxies", "forwarded-headers"] {
+        let asked = found(check, |facts, _| {
+            let yaml = "proxy: {listen: off, cpus: 2}\next_proc: {}\n";
+            facts.settings = Some(settings(yaml));
+        });
+        assert_eq!(asked, None, "{check}");
+    }
+}
+
 #[test]
 fn trusted_proxies_that_send_nothing() {
     let yaml = YAML.replace("cpus: 2", "trusted_proxies: [10.0.0.0/8]");
