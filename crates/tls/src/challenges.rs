@@ -52,7 +52,7 @@ impl AcmeChallenges {
     /// The key cannot be used.
     pub fn put_certificate(&self, name: &str, cert: Vec<u8>, key: Vec<u8>) -> Result<(), Error> {
         let key = PrivateKeyDer::Pkcs8(key.into());
-        let key = super::provider().key_provider.load_private_key(key)?;
+        let key = crate::provider::provider().key_provider.load_private_key(key)?;
         // It is not examined: its extension is one that no client of a site understands.
         let certified = CertifiedKey::new(vec![cert.into()], key);
         put(&self.certificates, name.into(), Arc::new(certified));

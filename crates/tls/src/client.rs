@@ -4,8 +4,9 @@
 //! used by the next connection, and no other component has to check for changes. A faulty file
 //! fails only that attempt, which is logged.
 
+use super::pem;
+use super::provider::provider;
 use super::verify::AnyServerVerifier;
-use super::{pem, provider};
 use evenkeel_config::settings::tls::ClientTls;
 use evenkeel_config::settings::{BackendProtocol, BackendTls};
 use evenkeel_config::source::files::WatchedFiles;

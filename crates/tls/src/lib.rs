@@ -10,6 +10,7 @@ pub mod challenges;
 pub mod client;
 mod names;
 pub mod pem;
+mod provider;
 pub mod reload;
 pub mod store;
 mod verify;
@@ -23,7 +24,8 @@ use evenkeel_config::settings::{BackendAddress, ProxySettings, Settings};
 use evenkeel_config::source::files::{WatchedFile, WatchedFiles};
 use evenkeel_config::{StartProblem, StartProblems};
 use pem::TlsFileError;
-use rustls::crypto::CryptoProvider;
+pub use provider::install;
+use provider::provider;
 use rustls::pki_types::ServerName;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, WebPkiClientVerifier};
@@ -32,16 +34,6 @@ use rustls::version::TLS13;
 use rustls::{ALL_VERSIONS, ClientConfig, RootCertStore, ServerConfig};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Makes aws-lc the default cryptography for crates that do not select one. An earlier choice in
-/// this process is kept.
-pub fn install() {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
-}
 
 /// Problems of a start with the TLS files of all sections.
 #[must_use]

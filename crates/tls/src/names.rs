@@ -75,7 +75,7 @@ mod tests {
         let made = CertificateParams::new(names).expect("names").self_signed(&pair).expect("made");
         let private =
             rustls::pki_types::PrivateKeyDer::try_from(pair.serialize_der()).expect("DER");
-        let private = super::super::provider().key_provider.load_private_key(private);
+        let private = crate::provider::provider().key_provider.load_private_key(private);
         CertifiedKey::new(vec![made.der().clone()], private.expect("loads"))
     }
 

@@ -176,7 +176,7 @@ pub fn identity(cert: &WatchedFile, key: &WatchedFile) -> Result<TlsIdentity, Tl
     let chain = certificates(cert)?;
     let private = private_key(key)?;
     let validity = validity(cert, &chain)?;
-    let provider = super::provider();
+    let provider = crate::provider::provider();
     let unusable =
         |error: Error| TlsFileError::Key { path: key.path.clone(), why: error.to_string() };
     let private = provider.key_provider.load_private_key(private).map_err(unusable)?;
@@ -211,7 +211,7 @@ pub fn usable_by_peers(
     cert: &WatchedFile,
     ca: &WatchedFile,
 ) -> Result<(), TlsFileError> {
-    let provider = super::provider();
+    let provider = crate::provider::provider();
     let algorithms = provider.signature_verification_algorithms.all;
     let unbelieved = |why: String| TlsFileError::Unbelieved {
         cert: cert.path.clone(),
@@ -300,7 +300,7 @@ fn validity(
     let refused = |error: &Error| unusable(file, 0, error);
     let [end, ..] = chain else { return Err(TlsFileError::Missing) };
     let end = ParsedCertificate::try_from(end).map_err(|error| refused(&error))?;
-    let provider = super::provider();
+    let provider = crate::provider::provider();
     let at = |second| {
         let time = UnixTime::since_unix_epoch(Duration::from_secs(second));
         let algorithms = provider.signature_verification_algorithms.all;
