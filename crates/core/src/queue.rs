@@ -17,6 +17,7 @@
 
 pub mod admission;
 mod backlog;
+mod brief_slots;
 mod capacity_probe;
 pub mod concurrency;
 mod fifo;
@@ -45,6 +46,7 @@ use crate::units::{Cost, Nanos, Time};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use backlog::{Backlog, Flow, FlowBacklogs, TierPace};
+pub use brief_slots::BriefSlots;
 use capacity_probe::{CapacityProbe, RequestRun};
 use fifo::{FifoEnds, RequestFifo};
 use hashbrown::hash_map::Entry;
@@ -58,7 +60,6 @@ pub use request::{
 use routes::WaitingRoutes;
 pub use settings::{QueueSettings, WorkUnit};
 use share::{QueuedShare, WaitingRequest};
-pub use slots::BriefSlots;
 use tiers::Tiers;
 use turns::HeadRequest;
 use visits::VisitCounts;

@@ -4,28 +4,12 @@
 //! The order within the tiers is that of `tiers`. `capacity_probe` knows how many requests the
 //! backend accepts.
 
+use super::brief_slots::BriefSlots;
 use super::place::Place;
 use super::share::WaitingRequest;
 use super::{Queue, QueueSettings, WorkUnit};
 use crate::key::KeyHash;
-use crate::units::{Cost, Time};
-
-/// Slots that only requests of a small expected cost may use, besides the others. Clients that were
-/// not here before have none of them under pressure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BriefSlots {
-    /// The number of requests with the backend, those in other slots included. 0: there are none.
-    pub count: usize,
-    /// The largest expected cost.
-    pub cost_max: Cost,
-}
-
-impl BriefSlots {
-    /// Whether there is a slot for one more request, with `running` there. A guess is not believed.
-    fn admits(self, estimate: Cost, is_guess: bool, running: usize) -> bool {
-        running < self.count && !is_guess && estimate <= self.cost_max
-    }
-}
+use crate::units::Time;
 
 impl Queue {
     /// Sets the slots for requests that are known to be brief. Requests that run are not affected.
