@@ -89,4 +89,20 @@ mod tests {
             assert_eq!(made.as_ref().map(|to| to.to_str().expect("text")), expected, "{host}");
         }
     }
+
+    /// Whatever the host is, the new address is that of its name, without a user or another port.
+    #[test]
+    fn fuzz_the_address_is_that_of_the_name() {
+        let pieces = ["a", "b.c", ".", ":", "80", "[", "]", "::1", "@", "/", "%0d", "\u{e4}"];
+        evenkeel_fuzz::fuzz().for_each(|input: &[u8]| {
+            let host: String = input.iter().map(|b| pieces[usize::from(*b) % 12]).collect();
+            let Some(to) = location(&host, 8443, "/p?q") else { return };
+            let to: http::Uri = to.to_str().expect("ASCII").parse().expect("an address");
+            let authority = to.authority().expect("one").as_str();
+            let name = authority.strip_suffix(":8443").expect("the port");
+            assert!(host.starts_with(name) && !name.contains(['@', '/', '%']), "{host} {to}");
+            assert!(name.starts_with('[') || !name.contains(':'), "{host} {to}");
+            assert_eq!((to.scheme_str(), to.path()), (Some("https"), "/p"), "{host}");
+        });
+    }
 }
