@@ -318,18 +318,18 @@ impl AcmeFolder {
     }
 }
 
-/// Why the folder could not be used by a start; `None` if it could.
+/// Why a start could not write to the folder; `None` if it could.
 pub fn folder_problem(folder: &Path) -> Option<String> {
     let existing = folder.ancestors().find(|path| path.exists())?;
-    let writable = existing.is_dir() && access(existing, Access::WRITE_OK).is_ok();
-    let shown = folder.display();
-    match (writable, existing == folder) {
-        (true, _) => None,
-        (false, true) => Some(format!("{shown} is not a folder that this user can write to")),
-        (false, false) => {
-            Some(format!("{shown} does not exist, and this user cannot make it; make it first"))
-        }
+    if existing.is_dir() && access(existing, Access::WRITE_OK).is_ok() {
+        return None;
     }
+    let shown = folder.display();
+    let why = match existing == folder {
+        true => format!("{shown} is not a folder that this user can write to"),
+        false => format!("{shown} does not exist, and this user cannot make it; make it first"),
+    };
+    Some(format!("{why}: the certificate would only be in memory, and ordered at each start"))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
 use evenkeel_telemetry::metrics::ACME_ORDERS;
 use evenkeel_telemetry::registry::Registry;
-use evenkeel_tls::challenges::AcmeChallenges;
+use evenkeel_tls::challenges::OpenChallenges;
 use evenkeel_tls::pem;
 pub use files::{AcmeFolder, prepare};
 use std::io;
@@ -109,7 +109,7 @@ pub type AcmeThread = OwnedThread<oneshot::Sender<()>>;
 /// The system provides no thread.
 pub fn start(
     folder: AcmeFolder,
-    challenges: Arc<AcmeChallenges>,
+    challenges: Arc<OpenChallenges>,
     clock: Clock,
     registry: &Registry,
 ) -> io::Result<AcmeThread> {
@@ -126,7 +126,7 @@ pub fn start(
 
 struct Renewals {
     folder: AcmeFolder,
-    challenges: Arc<AcmeChallenges>,
+    challenges: Arc<OpenChallenges>,
     clock: Clock,
     /// Orders that succeeded and failed.
     counts: [evenkeel_telemetry::registry::Counter; 2],

@@ -1,7 +1,7 @@
 //! One order of a certificate (RFC 8555), from the account to the saved file.
 //!
 //! For each name the authority asks for a file under `/.well-known/acme-challenge/` (HTTP-01), or
-//! for a certificate in a TLS handshake (TLS-ALPN-01). The proxy shows them from `AcmeChallenges`.
+//! for a certificate in a TLS handshake (TLS-ALPN-01). The proxy shows them from `OpenChallenges`.
 //! When to order: `plan`.
 
 use crate::AcmeError;
@@ -9,7 +9,7 @@ use crate::files::{AcmeFolder, StoredAccount};
 use crate::http::AuthorityClient;
 use evenkeel_config::settings::tls::AcmeChallenge;
 use evenkeel_core::units::Time;
-use evenkeel_tls::challenges::AcmeChallenges;
+use evenkeel_tls::challenges::OpenChallenges;
 use evenkeel_tls::pem;
 use instant_acme::{
     Account, AuthorizationStatus, ChallengeType, Error, Identifier, KeyAuthorization, NewAccount,
@@ -30,7 +30,7 @@ const ERROR_TYPES: &str = "urn:ietf:params:acme:error:";
 
 /// The challenges of one order, taken back when it ends.
 struct OrderChallenges<'c> {
-    all: &'c AcmeChallenges,
+    all: &'c OpenChallenges,
     /// Tokens, or names of certificates.
     put: Vec<String>,
 }
@@ -90,7 +90,7 @@ fn kind(challenge: AcmeChallenge) -> (ChallengeType, &'static str) {
 /// The reason, with what to do where it is known.
 pub async fn order(
     folder: &AcmeFolder,
-    challenges: &Arc<AcmeChallenges>,
+    challenges: &Arc<OpenChallenges>,
     now: impl Fn() -> Time,
 ) -> Result<(), AcmeError> {
     let account = account(folder).await?;

@@ -51,7 +51,7 @@ pub use evenkeel_serve::threads::core_count as threads;
 use evenkeel_serve::threads::{ServerOrders, ServerThreads};
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::Watch;
-use evenkeel_tls::challenges::AcmeChallenges;
+use evenkeel_tls::challenges::OpenChallenges;
 use evenkeel_tls::reload::LiveValue;
 use parking_lot::Mutex;
 use room::ProxyShared;
@@ -181,7 +181,7 @@ type LoadedCertificates = (Option<LiveValue<Arc<ServerConfig>>>, Option<AcmeFold
 /// Loads the certificates, if the proxy has TLS; one that is yet to be issued is made up.
 fn certificates(
     settings: &ProxySettings,
-    challenges: &Arc<AcmeChallenges>,
+    challenges: &Arc<OpenChallenges>,
     now: Time,
     watch: &Watch,
 ) -> Result<LoadedCertificates, ServerStartError> {

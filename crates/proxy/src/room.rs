@@ -7,7 +7,7 @@
 
 use evenkeel_models::affinity::PrefixAffinity;
 use evenkeel_telemetry::registry::GaugeGuard;
-use evenkeel_tls::challenges::AcmeChallenges;
+use evenkeel_tls::challenges::OpenChallenges;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,11 +29,11 @@ pub(super) struct ProxyShared {
     pub(super) room_wanted: AtomicBool,
     pub(super) affinity: PrefixAffinity,
     /// What an authority that issues certificates may ask for.
-    pub(super) challenges: Arc<AcmeChallenges>,
+    pub(super) challenges: Arc<OpenChallenges>,
 }
 
 impl ProxyShared {
-    pub(super) fn of(threads: usize, challenges: Arc<AcmeChallenges>) -> ProxyShared {
+    pub(super) fn of(threads: usize, challenges: Arc<OpenChallenges>) -> ProxyShared {
         ProxyShared { threads, challenges, ..ProxyShared::default() }
     }
 

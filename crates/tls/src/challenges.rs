@@ -32,14 +32,14 @@ pub fn token(path: &str) -> Option<&str> {
 
 /// What the authorities of all orders that are open may ask for.
 #[derive(Debug, Default)]
-pub struct AcmeChallenges {
+pub struct OpenChallenges {
     /// Texts that prove the account, by token.
     tokens: Mutex<HashMap<Box<str>, Box<str>>>,
     /// Certificates that prove the account, by name in lower case.
     certificates: Mutex<HashMap<Box<str>, Arc<CertifiedKey>>>,
 }
 
-impl AcmeChallenges {
+impl OpenChallenges {
     /// Adds a token. Beyond the maximum number it is left out.
     pub fn put(&self, token: &str, text: &str) {
         put(&self.tokens, token.into(), text.into());
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn tokens_are_served_until_they_are_taken_back() {
-        let tokens = AcmeChallenges::default();
+        let tokens = OpenChallenges::default();
         tokens.put("abc", "abc.key");
         let at = |path: &str| tokens.text(path);
         assert_eq!(at("/.well-known/acme-challenge/abc").as_deref(), Some("abc.key"));

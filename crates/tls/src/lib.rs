@@ -15,7 +15,7 @@ pub mod reload;
 pub mod store;
 mod verify;
 
-use challenges::AcmeChallenges;
+use challenges::OpenChallenges;
 use evenkeel_config::settings::otlp::CollectorSettings;
 use evenkeel_config::settings::sockets::KeyPath;
 use evenkeel_config::settings::store::{StoreAddress, StoreServer, StoreServers, StoreTls};
@@ -183,7 +183,7 @@ pub fn front(
     files: &[WatchedFile],
     tls: &FrontTls,
     http2: bool,
-    challenges: &Arc<AcmeChallenges>,
+    challenges: &Arc<OpenChallenges>,
 ) -> Result<reload::BuiltFromFiles<Arc<ServerConfig>>, TlsFileError> {
     let pairs = files.chunks_exact(2).take(tls.certificates.len());
     let identities = pairs.map(|pair| pem::identity(of(pair, 0)?, of(pair, 1)?));

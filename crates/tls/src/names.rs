@@ -6,7 +6,7 @@
 //! first one is used. The search takes microseconds per certificate, next to hundreds for the
 //! signature. An authority that checks a name (`challenges`) gets the certificate that it asks for.
 
-use super::challenges::{self, AcmeChallenges};
+use super::challenges::{self, OpenChallenges};
 use rustls::client::verify_server_name;
 use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
@@ -17,14 +17,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct CertificatesByName {
     keys: Vec<Arc<CertifiedKey>>,
-    challenges: Arc<AcmeChallenges>,
+    challenges: Arc<OpenChallenges>,
 }
 
 impl CertificatesByName {
     /// Creates the list; the order is kept.
     pub fn new(
         keys: impl Iterator<Item = CertifiedKey>,
-        challenges: Arc<AcmeChallenges>,
+        challenges: Arc<OpenChallenges>,
     ) -> CertificatesByName {
         CertificatesByName { keys: keys.map(Arc::new).collect(), challenges }
     }
