@@ -30,7 +30,7 @@ pub mod show;
 pub mod source;
 pub mod tree;
 mod values;
-mod variables;
+pub mod variables;
 
 pub use doubts::of_facts as unknown_facts;
 use fault::{ConfigFault, ConfigFaults, TextPlace};

@@ -15,6 +15,13 @@ const EXPANDED_BYTES_MAX: usize = CONFIGURATION.bytes_max;
 /// Finds a variable by its name.
 type Lookup<'l> = &'l dyn Fn(&str) -> Option<OsString>;
 
+/// The device and inode of the journal that systemd has connected the process to
+/// (`systemd.exec(5)`).
+#[must_use]
+pub fn journal_stream() -> Option<String> {
+    std::env::var("JOURNAL_STREAM").ok()
+}
+
 /// Expands the variables of this process in all values. Returns the faults; a value with a fault
 /// stays as it is.
 pub(crate) fn expand(root: &mut YamlNode) -> Vec<ConfigFault> {

@@ -3,6 +3,9 @@
 //! A line stays one line and moves no cursor, whatever a stranger sent: the writer escapes control
 //! characters once more, however the field was written. `Watch` decides which decisions get a line.
 //!
+//! If standard error is the journal of systemd, each line of text begins with its priority
+//! (`sd-daemon(3)`), which the journal removes. So `journalctl -p warning` finds warnings.
+//!
 //! A thread of its own writes the lines from a bounded queue. The reader of standard error may be
 //! slow or stop, and no request waits for it. Lines that find the queue full are lost and counted.
 
@@ -10,10 +13,12 @@ mod queue;
 
 use super::printable::printable;
 use evenkeel_config::settings::{LogFormat, LogLevel, LogSettings};
+use evenkeel_config::variables;
 use queue::{LogQueue, LogWriter};
 use std::io::{self, Write};
-use tracing::Subscriber;
+use std::os::fd::AsFd;
 use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
@@ -63,13 +68,28 @@ pub enum InstallError {
 /// [`InstallError::Taken`] when called twice in one process; or the system gives no thread.
 pub fn install(log: LogSettings) -> Result<LogThread, InstallError> {
     let (queue, writer) = LogQueue::start(QUEUE_LINES_MAX, io::stderr())?;
-    let (subscriber, filter) = subscriber(log, queue);
+    let journal = is_journal(variables::journal_stream().as_deref(), io::stderr());
+    let (subscriber, filter) = subscriber(log, journal, queue);
     subscriber.try_init().map_err(|_| InstallError::Taken)?;
     Ok(LogThread { filter, writer })
 }
 
-/// The subscriber that [`install`] uses, with any writer.
-fn subscriber<W>(log: LogSettings, writer: W) -> (impl Subscriber + Send + Sync, LevelHandle)
+/// Whether a file is the journal of systemd, by its device and inode in `JOURNAL_STREAM`
+/// (`systemd.exec(5)`). It is not if only the starting program logs to the journal.
+fn is_journal(stream: Option<&str>, file: impl AsFd) -> bool {
+    let named = stream.and_then(|stream| stream.split_once(':'));
+    let Some((device, inode)) = named else { return false };
+    rustix::fs::fstat(file)
+        .is_ok_and(|found| device.parse() == Ok(found.st_dev) && inode.parse() == Ok(found.st_ino))
+}
+
+/// The subscriber that [`install`] uses, with any writer. `journal`: lines of text begin with their
+/// priority.
+fn subscriber<W>(
+    log: LogSettings,
+    journal: bool,
+    writer: W,
+) -> (impl Subscriber + Send + Sync, LevelHandle)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -77,8 +97,9 @@ where
     // Evenkeel logs the events of this crate itself, once. Its own lines would let a stranger cause
     // more.
     let ours = filter_fn(|line| !line.target().starts_with("async_nats"));
-    let lines =
-        tracing_subscriber::fmt::layer().with_ansi(false).with_writer(EscapingMakeWriter(writer));
+    let priorities = journal && log.format == LogFormat::Text;
+    let writer = EscapingMakeWriter { writer, priorities };
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
     let lines = match log.format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().boxed(),
@@ -96,33 +117,53 @@ fn level(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// A maker of writers that escape their lines.
-struct EscapingMakeWriter<W>(W);
+/// A maker of writers that escape their lines, and write the priority before each if `priorities`.
+struct EscapingMakeWriter<W> {
+    writer: W,
+    priorities: bool,
+}
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for EscapingMakeWriter<W> {
     type Writer = EscapingWriter<W::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        EscapingWriter(self.0.make_writer())
+        EscapingWriter { writer: self.writer.make_writer(), priority: "" }
+    }
+
+    fn make_writer_for(&'a self, line: &Metadata<'_>) -> Self::Writer {
+        let priority = if self.priorities { priority(*line.level()) } else { "" };
+        EscapingWriter { writer: self.writer.make_writer(), priority }
+    }
+}
+
+/// The priority of a line as the journal reads it.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        _ => "<7>",
     }
 }
 
 /// Escapes all hidden characters in a line except its final line feed. Each `write` gets a whole
 /// line.
-struct EscapingWriter<W>(W);
+struct EscapingWriter<W> {
+    writer: W,
+    priority: &'static str,
+}
 
 impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let body = text.strip_suffix('\n').unwrap_or(&text);
-        let mut safe = printable(body).into_owned();
-        safe.push('\n');
-        self.0.write_all(safe.as_bytes())?;
+        let safe = format!("{}{}\n", self.priority, printable(body));
+        self.writer.write_all(safe.as_bytes())?;
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.writer.flush()
     }
 }
 

@@ -27,12 +27,52 @@ impl Write for Paper {
 
 /// The lines that `act` logs.
 fn logged(format: LogFormat, level: LogLevel, act: impl FnOnce(&LevelHandle)) -> Vec<String> {
+    logged_to(false, format, level, act)
+}
+
+/// The lines that `act` logs. `journal`: they are for the journal of systemd.
+fn logged_to(
+    journal: bool,
+    format: LogFormat,
+    level: LogLevel,
+    act: impl FnOnce(&LevelHandle),
+) -> Vec<String> {
     let paper = Paper::default();
     let made = paper.clone();
-    let (subscriber, handle) = subscriber(LogSettings { level, format }, move || made.clone());
+    let log = LogSettings { level, format };
+    let (subscriber, handle) = subscriber(log, journal, move || made.clone());
     tracing::subscriber::with_default(subscriber, || act(&handle));
     let text = String::from_utf8(paper.0.lock().clone()).expect("UTF-8");
     text.lines().map(String::from).collect()
+}
+
+#[test]
+fn the_journal_gets_the_priority_of_each_line_of_text() {
+    let lines = |journal, format| {
+        logged_to(journal, format, LogLevel::Debug, |_| {
+            tracing::error!("a");
+            tracing::warn!("b\n<3> forged");
+            tracing::info!("c");
+            tracing::debug!("d");
+        })
+    };
+    let begins = |line: String| line.chars().take(3).collect::<String>();
+    let priorities: Vec<String> = lines(true, LogFormat::Text).into_iter().map(begins).collect();
+    assert_eq!(priorities, ["<3>", "<4>", "<6>", "<7>"]);
+    let plain = [lines(false, LogFormat::Text), lines(true, LogFormat::Json)].concat();
+    assert!(!plain.iter().any(|line| line.starts_with('<')), "{plain:?}");
+}
+
+#[test]
+fn the_journal_is_known_by_device_and_inode() {
+    let file = std::fs::File::open(env!("CARGO_MANIFEST_DIR")).expect("a folder");
+    let stat = rustix::fs::fstat(&file).expect("its state");
+    let own = format!("{}:{}", stat.st_dev, stat.st_ino);
+    assert!(is_journal(Some(&own), &file));
+    assert!(!is_journal(None, &file));
+    for other in ["", ":", "8", "8:x", &format!("{}:{}", stat.st_dev, stat.st_ino + 1)] {
+        assert!(!is_journal(Some(other), &file), "{other}");
+    }
 }
 
 fn decision(key: &str) -> Decision<'_> {
