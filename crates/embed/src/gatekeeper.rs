@@ -4,7 +4,7 @@
 //!
 //! A request is looked up in memory and never waits for the master. While the master is
 //! unreachable, every request without a known order passes. The identifier of a request is chosen
-//! by the code that creates the layer: there are no trusted proxies and no addresses here. The
+//! by the code that creates the layer: this crate knows no trusted proxies and no addresses. The
 //! format of the frames, and how a request is handled: docs/guide/gatekeeper.md.
 
 use super::seed;
@@ -80,7 +80,7 @@ impl ServiceGatekeeper {
     /// orders come from the next port). The master need not be reachable. Starts a thread.
     ///
     /// # Errors
-    /// [`GatekeeperError`]; nothing is connected then.
+    /// [`GatekeeperError`]; then no connection is made.
     pub fn new(
         master: &str,
         domain: &str,

@@ -1,4 +1,4 @@
-//! An axum service whose tenants take turns: `cargo run --example axum`.
+//! An axum service with fair turns for its tenants: `cargo run --example axum`.
 //!
 //! A tenant is named by its API key. Requests without a key pass, for health checks.
 

@@ -1,4 +1,4 @@
-//! A gRPC server on tonic whose callers take turns: `cargo run --example tonic`.
+//! A gRPC server on tonic with fair turns for its callers: `cargo run --example tonic`.
 //!
 //! A caller is named by the metadata `x-tenant`; calls without it pass. The service is that of
 //! health checks, because it needs no generated code here. A refused call ends with `UNAVAILABLE`.

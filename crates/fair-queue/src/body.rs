@@ -1,6 +1,6 @@
 //! The body of a response that holds a slot until its end.
 //!
-//! A response is not over when its head is there: a long or streamed body keeps the service busy.
+//! A response does not end with its head: a long or streamed body keeps the service busy.
 
 use crate::queue::Slot;
 use http_body::{Body, Frame, SizeHint};
@@ -18,7 +18,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<B: Body> SlotBody<B> {
-    /// A body whose request has a slot, or passed without one.
+    /// The body for a request with a slot, or for one that passed without one.
     pub(crate) fn new(inner: B, slot: Option<Slot>) -> SlotBody<B> {
         let slot = slot.filter(|_| !inner.is_end_stream());
         SlotBody { inner, slot }

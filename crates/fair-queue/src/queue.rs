@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use waiting::WaitingSlot;
 
-/// The number of kinds of requests whose cost is learned, 56 bytes each.
+/// The number of kinds of requests with a learned cost, 56 bytes each.
 const KINDS_MAX: usize = 4_096;
 /// The upper bound of `wait_max`, so that deadlines can be represented.
 const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);

@@ -273,7 +273,7 @@ impl Body for BrokenBody {
     }
 }
 
-/// A service that fails for one client, and whose body does for the others.
+/// A service that fails for one client. For the others, the body of its response fails.
 #[derive(Clone)]
 struct Broken;
 

@@ -1,7 +1,7 @@
 //! The frames of gRPC: a message has a byte and its length in front.
 //!
-//! Compressed messages are refused: no caller sends them unless asked to. What a message is, the
-//! doors know.
+//! Compressed messages are refused: no caller sends them unless asked to. The doors define the
+//! contents of messages.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tonic::{Code, Status};
@@ -22,7 +22,7 @@ pub fn encode_frame(message: &impl prost::Message) -> Bytes {
 /// not copied, and a long one leaves nothing of its memory behind.
 #[derive(Debug)]
 pub struct FrameReader {
-    /// The begin of a message whose end is in a later piece.
+    /// The begin of a message that ends in a later piece.
     begun: Vec<u8>,
     /// What is unread of the last piece; empty while a message is begun.
     rest: Bytes,

@@ -34,7 +34,7 @@ pub enum WireKind {
     Number,
     /// Eight bytes.
     Eight,
-    /// A length and so many bytes: texts, bytes and messages.
+    /// A length and that number of bytes: texts, bytes and messages.
     Bytes,
     /// The begin of a group.
     Begin,

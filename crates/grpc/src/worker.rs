@@ -38,7 +38,7 @@ use tokio_rustls::server::TlsStream;
 /// The maximum size of a call's headers, in bytes.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
 /// The bytes of a call that a caller may send before they are read. The connection as a whole may
-/// have as many for each of its calls, so that no call waits for others to be read.
+/// have this number for each of its calls, so that no call waits for others to be read.
 const STREAM_WINDOW: u32 = 32 * 1024;
 const CONNECTION_WINDOW_MAX: u32 = 1 << 30;
 /// The number of calls that may be reset before they are answered, and of those that are reset
@@ -55,7 +55,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The gRPC services of a door.
 pub trait GrpcService: 'static {
-    /// What each thread keeps for its calls.
+    /// The state that each thread keeps for its calls.
     type ThreadState: 'static;
 
     /// Makes the state of the thread that calls this.
@@ -74,7 +74,7 @@ pub trait GrpcService: 'static {
 /// Returns the TLS configuration for new connections.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
-/// What the threads of a door share.
+/// The state that the threads of a door share.
 pub struct GrpcShared<S> {
     /// The gRPC services that connections may call.
     pub service: S,

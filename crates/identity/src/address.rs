@@ -101,8 +101,8 @@ impl ProxyTrust {
     /// The client of a request that the Envoy at `peer` (in canonical form) has received and asks
     /// about. `source`: the client according to Envoy, if it says so; if that is a trusted proxy,
     /// the search continues as for a request from that proxy. Without it, the headers count as
-    /// Envoy passes them on. An `X-Real-IP` of a client is worth nothing there. A peer that is not
-    /// on this machine and not trusted counts as the client.
+    /// Envoy passes them on, so an `X-Real-IP` there proves nothing: any client can send it. A peer
+    /// that is not on this machine and not trusted counts as the client.
     #[must_use]
     pub fn client_of_envoy(
         &self,

@@ -120,7 +120,7 @@ impl AnswerFormat {
     }
 }
 
-/// What a person should know about an error.
+/// The explanation of an error for a person.
 fn explanation(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_GATEWAY => "The server behind this address does not answer.",

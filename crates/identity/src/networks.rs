@@ -1,4 +1,4 @@
-//! What files say of networks: the AS number and the country of an address, and lists of addresses.
+//! Facts about networks from files: AS number and country of an address, and lists of addresses.
 //!
 //! `address_table` holds ranges of addresses in memory. `database` reads files with an AS number or
 //! a country for each range (`tsv`, `mmdb`), `address_list` the addresses that operators of robots

@@ -1,8 +1,8 @@
-//! The operator's pages for browsers whose request is refused or fails.
+//! The operator's pages for browsers, after a refused or failed request.
 //!
 //! Those of refusals have the placeholders of the waiting page; for the others no time is known.
-//! Their files are part of the configuration and are read with it (`proxy.pages`). What other
-//! clients get: `answer`.
+//! Their files are part of the configuration and are read with it (`proxy.pages`). The answers for
+//! other clients are in `answer`.
 
 use crate::waiting_page::{WaitingPage, WaitingPageError};
 use evenkeel_config::settings::{RefusalPages, Settings};

@@ -2,10 +2,10 @@
 //! be.
 //!
 //! A robot is proven by a signature, by its address, or by the confirmed name of its host. Without
-//! any of these a request whose `User-Agent` names the robot is an impostor. While its host name is
-//! looked up, or the keys of a directory have not arrived, a request is neither. The files are read
-//! and followed in `live` and `files`; signatures are verified in `signature`; what is done with a
-//! robot or an impostor is up to the limits.
+//! any of these, a request that names the robot in `User-Agent` is an impostor's. While its host
+//! name is looked up, or the keys of a directory have not arrived, a request is neither. The files
+//! are read and followed in `live` and `files`, and signatures are verified in `signature`. The
+//! limits decide how robots and impostors are treated.
 
 mod files;
 mod live;
@@ -59,7 +59,7 @@ pub struct Impostor {
     pub came: Time,
 }
 
-/// What a request is found to be.
+/// The result of the check of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RobotStanding<'a> {
     /// No robot, and it does not claim to be one; or it is not known yet.
@@ -107,7 +107,7 @@ impl<'a> RobotStanding<'a> {
 }
 
 impl Robots {
-    /// The robot whose valid signature the request carries. Counts what is wrong with others.
+    /// The robot with a valid signature on the request. Counts the faults of other signatures.
     #[must_use]
     pub fn signed(&self, request: &SignedRequest<'_>, now: Time) -> Option<&str> {
         if self.keys.is_empty() {
@@ -128,10 +128,10 @@ impl Robots {
         }
     }
 
-    /// What a request of `client` with these lines of `User-Agent` is. A claim in any of them is a
-    /// claim, because the backend gets them all. `signed` is the robot that has signed
-    /// it; `host` finds out what the name of the client says, `None` while it is looked up. It is
-    /// asked only for clients that claim to be a robot with host names. Counts the result.
+    /// Checks a request of `client` with these lines of `User-Agent`, and counts the result. Each
+    /// line can be a claim, because the backend gets them all. `signed` is the robot that has
+    /// signed the request. `host` gives the verdict of the client's name, `None` while it is looked
+    /// up. It is only called for clients that claim to be a robot with host names.
     pub fn standing<'r>(
         &self,
         signed: Option<&str>,

@@ -5,7 +5,7 @@
 //! (`fields`), finds the key among those that the operator trusts (`keys`), makes the text that was
 //! signed from a bounded part of the request (`base`, `sources`), and checks it. Nonces of valid
 //! signatures are remembered until they expire (`nonces`). It fetches nothing, reads no clock, and
-//! a request without a signature costs one look at its headers. Which robots there are: `robots`.
+//! a request without a signature costs one search of its headers. The robots are in `robots`.
 
 mod base;
 mod fault;

@@ -50,7 +50,7 @@ pub enum WaitingPageError {
     Placeholder {
         /// The line, counted from one.
         line: usize,
-        /// What stands between the braces.
+        /// The text between the braces.
         name: String,
     },
 }
@@ -123,8 +123,8 @@ impl WaitingPage {
         self.render(wait, wait)
     }
 
-    /// The page for a visitor that is expected to get its turn after `expected`, and whose browser
-    /// asks again after `refresh`.
+    /// The page for a visitor with an expected wait of `expected`. Its browser asks again after
+    /// `refresh`.
     #[must_use]
     pub fn render(&self, expected: Nanos, refresh: Nanos) -> String {
         let (wait, seconds) =

@@ -23,7 +23,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener of a server.
 pub trait Listen {
-    /// What the listener accepts.
+    /// The type that the listener accepts.
     type Accepted;
 
     /// Waits for the next connection.

@@ -1,4 +1,4 @@
-//! What every server of the program shares, whatever protocol it speaks.
+//! The parts that all servers of the program share, for every protocol.
 //!
 //! `service` is what the program can do with an open door, `threads` are a server's threads and
 //! their orders, and `accept` is the loop at a listener. `start` says why a server could not start,

@@ -1,4 +1,4 @@
-//! What the program can do with an open door, whatever it serves.
+//! The operations on an open door, for every protocol.
 //!
 //! Every door implements [`Service`] in its own crate. How a door is opened differs too much to be
 //! part of it: that is one function per door where the program starts.

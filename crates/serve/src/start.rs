@@ -20,7 +20,7 @@ pub enum ServerStartError {
         address: String,
         /// The error that the system returned.
         error: io::Error,
-        /// What the operator can do about it.
+        /// The remedy for the operator.
         advice: &'static str,
     },
     /// The system refuses a thread or an event queue.

@@ -2,8 +2,8 @@
 //!
 //! Each thread has its own runtime and its own listeners, so a connection never leaves its thread.
 //! A [`ServerThreads`] starts them, sends heartbeats for the watchdog, counts the connections that
-//! were cut off, and reports the end of the last thread. What the threads serve, and the settings
-//! that a reload changes, belong to each door. How connections are accepted: `accept`.
+//! were cut off, and reports the end of the last thread. The protocol, and the settings that a
+//! reload changes, belong to each door. Connections are accepted in `accept`.
 
 use crate::start::ServerStartError;
 use crate::watchdog;
@@ -112,7 +112,7 @@ impl ServerThreads {
     /// Waits until all threads have ended, after [`ServerThreads::drain`] or
     /// [`ServerThreads::stop_now`].
     pub async fn ended(&self) {
-        // Nothing is ever sent: `recv` returns when the last sender is dropped.
+        // No message is ever sent: `recv` returns when the last sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 
@@ -123,7 +123,7 @@ impl ServerThreads {
     }
 }
 
-/// What a thread does on orders; see [`ServerOrders::follow`].
+/// The actions of a thread on orders; see [`ServerOrders::follow`].
 pub trait ServerWorker {
     /// Applies the door's current settings.
     fn reload(&self) {}
@@ -131,7 +131,7 @@ pub trait ServerWorker {
     /// Lets every connection end as soon as it may. New ones are no longer accepted.
     fn drain(&self) {}
 
-    /// Waits until nothing is left that a drain waits for.
+    /// Waits until all work is done that a drain waits for.
     fn empty(&self) -> impl Future<Output = ()>;
 }
 

@@ -1,4 +1,4 @@
-//! What the admin listener of a running program answers.
+//! Answers from the admin listener of a running program.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

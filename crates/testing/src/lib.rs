@@ -1,4 +1,4 @@
-//! What the tests of several crates share. No shipped crate depends on it.
+//! Helpers that the tests of several crates share. No shipped crate depends on it.
 //!
 //! Programs that a test starts (`program`), and what they show (`admin`); free ports (`port`);
 //! waiting (`wait`); certificates (`authority`); the files that the guide names (`examples`).

@@ -90,7 +90,7 @@ impl Program {
     pub fn told(&mut self, what: &str) -> String {
         let start = self.read;
         let line = try_wait_for(|| {
-            // The log is read after the program was seen to have ended, so nothing is missing.
+            // The log is read after the program has ended, so it is complete.
             let failed = self.ended().is_some_and(|status| !status.success());
             self.next_line(what).map(Some).or_else(|| failed.then_some(None))
         });

@@ -48,7 +48,7 @@ pub struct FairQueueSettings {
     /// The time that a client can use before `share` applies to it. Too short: a client with a few
     /// long requests is in debt. Too long: a heavy client is in credit for long. Default: 30 s.
     pub burst: Duration,
-    /// The number of clients whose use is remembered, 24 bytes each, allocated at the start; 1 to
+    /// The number of clients with a remembered use, 24 bytes each, allocated at the start; 1 to
     /// 268 435 456. Too low: small debts are forgiven early. Default: 65 536.
     pub clients_max: usize,
 }

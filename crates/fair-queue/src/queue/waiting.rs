@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// The longest time between two readings of the clock while a request waits.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A request that waits for its turn, or whose turn has come. Dropping it gives up the place.
+/// A request that waits for its turn, or has its turn. Dropping it gives up the place.
 #[must_use = "dropping it gives up the place in the queue"]
 pub struct WaitingSlot(WaitingStep);
 

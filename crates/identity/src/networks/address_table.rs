@@ -191,8 +191,8 @@ impl AddressBits for u128 {
 /// The addresses of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct RangeStarts<A> {
-    /// The addresses at which another value begins: of every entry in the last list, and in each
-    /// list above of every entry of the next one whose index is a multiple of [`PART_ENTRIES`].
+    /// The addresses at which another value begins. The last list has those of all entries. Each
+    /// list above has the entries of the next one at the multiples of [`PART_ENTRIES`].
     levels: Vec<Box<[A]>>,
     /// The values of the entries.
     values: Box<[u32]>,

@@ -1,7 +1,7 @@
 //! A file that says for each range of addresses which AS number or which country it has.
 //!
 //! The format follows from the content: a MaxMind DB (`mmdb`), or text with a range a line (`tsv`),
-//! each as it is or packed with gzip. What the file says is copied into an `AddressTable`, so a
+//! each as it is or packed with gzip. The contents are copied into an `AddressTable`, so a
 //! lookup takes the same time for all formats, and the bytes of the file are not kept.
 
 use super::address_table::{AddressTable, AddressTableBuilder};

@@ -1,7 +1,7 @@
 //! What is shown and told of a file about networks in use: its number of networks and its age.
 //!
-//! Networks change hands, so a file that has not been renewed for a month is told, once for each
-//! content of the file. Reading and following files is in `live`.
+//! Networks change hands, so a file that has not been renewed for a month is reported, once for
+//! each content of the file. Reading and following files is in `live`.
 
 use super::address_list::AddressList;
 use super::database::NetworkDatabase;
@@ -77,7 +77,7 @@ pub struct NetworkFileStatus {
 }
 
 impl NetworkFileStatus {
-    /// Of a file whose content is not known yet. `of` is its name in metrics and messages.
+    /// The status of a file before its content is known. `of` is its name in metrics and messages.
     #[must_use]
     pub fn new(of: String, path: PathBuf, registry: &Registry) -> NetworkFileStatus {
         let networks = registry.gauge(&NETWORK_FILE_ENTRIES, &[&of]);

@@ -1,9 +1,9 @@
 //! The files about networks in use, and their changes.
 //!
-//! Requests read `NetworkTables`, whose content is replaced as a whole. A thread examines the files
-//! once a second, because a large database takes a moment to read. A changed and valid file is
-//! applied. A faulty one is logged and counted, and the previous content stays in use. What is
-//! shown of a file is in `file_status`.
+//! Requests read `NetworkTables`, which are replaced as a whole. A thread examines the files once a
+//! second, because a large database takes a moment to read. A changed and valid file is applied. A
+//! faulty one is logged and counted, and the previous content stays in use. The reported status of
+//! a file is in `file_status`.
 
 use super::address_list::AddressList;
 use super::database::NetworkDatabase;
@@ -27,7 +27,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-/// What the files in use say. It can be read at any time, and is empty until files are loaded.
+/// The contents of the files in use. They can be read at any time, and are empty until files are
+/// loaded.
 #[derive(Default)]
 pub struct NetworkTables {
     asn: ArcSwapOption<NetworkDatabase>,
@@ -94,7 +95,7 @@ impl NetworkTables {
     }
 }
 
-/// What a file is read for.
+/// The use of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NetworkFileKind {
     /// A database.
@@ -167,7 +168,7 @@ pub(super) struct ReadNetworkFile {
     path: PathBuf,
     files: WatchedFiles,
     content: Option<FileContent>,
-    /// What the file contains.
+    /// The contents of the file.
     pub note: NetworkFileNote,
 }
 
@@ -302,12 +303,11 @@ impl LiveNetworks {
         self.files.iter_mut().for_each(|file| file.look(&self.tables, now));
     }
 
-    /// Applies changed settings. To be called before the rules that need the new files are in
-    /// force. What files have said that are not named any more is forgotten at the next
-    /// [`LiveNetworks::look`].
+    /// Applies changed settings. Call it before the rules that need the new files are in force. The
+    /// contents of files that are no longer named are forgotten at the next [`LiveNetworks::look`].
     ///
     /// # Errors
-    /// The first new file that cannot be read or is faulty. Nothing is changed then.
+    /// The first new file that cannot be read or is faulty. The settings then stay as they were.
     pub fn change(&mut self, settings: &NetworkFileSettings) -> Result<(), NetworkLoadError> {
         let wanted = kinds(settings);
         let is_same = |file: &LiveNetworkFile, (kind, path): &(NetworkFileKind, PathBuf)| {
@@ -362,7 +362,7 @@ impl NetworksThread {
     /// Applies changed settings, and waits until new files have been read.
     ///
     /// # Errors
-    /// The first new file that cannot be read or is faulty. Nothing is changed then.
+    /// The first new file that cannot be read or is faulty. The settings then stay as they were.
     pub fn change(&self, settings: NetworkFileSettings) -> Result<(), NetworkLoadError> {
         let (sender, result) = mpsc::sync_channel(1);
         // Both fail only if the thread has panicked, which is logged.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// What precedes the metadata at the end of a file.
+/// The mark before the metadata at the end of a file.
 const MARK: &[u8] = b"\xab\xcd\xefMaxMind.com";
 /// Size of the part at the end of a file in which [`MARK`] is searched, in bytes.
 const MARK_BYTES: usize = 128 << 10;

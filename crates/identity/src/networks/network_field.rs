@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// What a database is read for.
+/// The field that a database is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkField {
     /// The number of the autonomous system that announces the address.
@@ -24,7 +24,7 @@ impl NetworkField {
         }
     }
 
-    /// What a value of the field is, for error messages.
+    /// The meaning of a value of the field, for error messages.
     pub(super) const fn what(self) -> &'static str {
         match self {
             NetworkField::Asn => "an AS number",

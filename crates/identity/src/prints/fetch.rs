@@ -8,15 +8,15 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// What the headers say about the claimed browser.
+/// The verdict of the headers on the claimed browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchVerdict {
     /// Nothing contradicts the claim.
     Agrees,
     /// The claimed browser does not send such headers.
     Differs,
-    /// No browser is claimed whose headers are known: a program, a robot, an app, or a browser
-    /// that names itself in another way.
+    /// The request claims no browser with known headers. It is of a program, a robot, an app, or a
+    /// browser that names itself in another way.
     Other,
 }
 
@@ -123,7 +123,7 @@ impl<'a, F: Fn(&str) -> Option<&'a [u8]>> FetchRequest<'a, F> {
     }
 }
 
-/// The families of browsers whose headers are known.
+/// The families of browsers with known headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BrowserFamily {
     Chromium,
@@ -144,8 +144,8 @@ const CHROMIUM: u8 = 1;
 const FIREFOX: u8 = 2;
 const SAFARI: u8 = 4;
 
-/// The families whose browsers name a product in `User-Agent`. With any other product it is an app
-/// or a program that embeds the browser, whose headers may differ.
+/// The families of the browsers that name a product in `User-Agent`. Any other product is an app or
+/// a program that embeds the browser, and its headers may differ.
 fn families(product: &str) -> u8 {
     match product {
         "AppleWebKit" | "Mobile" | "Safari" => CHROMIUM | SAFARI,
@@ -158,7 +158,7 @@ fn families(product: &str) -> u8 {
     }
 }
 
-/// What the comments of a `User-Agent` contain if it is not a browser's: robots, and apps that
+/// Text in the comments of a `User-Agent` that is not a browser's: that of robots, and of apps that
 /// embed Android's browser.
 const FOREIGN: [&[u8]; 4] = [b"compatible", b"; wv", b"bot", b"http"];
 

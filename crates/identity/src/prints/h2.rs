@@ -84,7 +84,7 @@ enum FrameFault {
     Bad,
 }
 
-/// What the frames before the first request say.
+/// The contents of the frames before the first request.
 #[derive(Default)]
 struct FirstFrames {
     settings: Vec<(u16, u32)>,
@@ -196,8 +196,8 @@ impl FrameHeader {
     }
 }
 
-/// Reads the pseudo-header fields of the first request, the frame of which has the header `frame`
-/// and its content in `rest`. What follows these fields need not be there.
+/// Reads the pseudo-header fields of the first request from a frame with the header `frame` and the
+/// content `rest`. The data after these fields may be missing.
 fn first_fields(frame: FrameHeader, mut rest: ByteReader<'_>) -> Result<String, FrameFault> {
     let (mut block, mut frame) = (Vec::new(), frame);
     for _ in 0..FRAMES_MAX {
@@ -269,7 +269,7 @@ pub struct AcknowledgementFinder {
     /// Bytes to skip: the preface, or the content of a frame.
     skip: usize,
     header: [u8; FRAME_HEADER_BYTES],
-    /// How much of `header` is there.
+    /// The number of bytes of `header` that have arrived.
     have: usize,
 }
 
@@ -315,7 +315,7 @@ enum Field {
 }
 
 /// Takes a representation off the front of a header block (RFC 7541, 6). The value of a field that
-/// is no pseudo-header field stays, and need not be there.
+/// is no pseudo-header field stays, and may be missing.
 fn field(block: &mut ByteReader<'_>) -> Result<Field, FrameFault> {
     let first = block.0.first().ok_or(FrameFault::More)?;
     let (bits, has_value) = match first {

@@ -42,7 +42,7 @@ const HASH_DIGITS: usize = 12;
 /// The length of a fingerprint, in bytes.
 const LENGTH: usize = 10 + 2 * (1 + HASH_DIGITS);
 
-/// What a list without entries has in place of its hash.
+/// The value for a list without entries, in place of its hash.
 const NO_HASH: [u8; HASH_DIGITS] = [b'0'; HASH_DIGITS];
 
 /// The JA4 fingerprint of a TLS client.
@@ -110,7 +110,7 @@ fn message_bytes(bytes: &[u8]) -> Option<usize> {
     Some(MESSAGE_HEADER_BYTES + usize::try_from(length).ok()?)
 }
 
-/// What the fingerprint needs of a ClientHello, without values of GREASE.
+/// The parts of a ClientHello that the fingerprint needs, without values of GREASE.
 #[derive(Default)]
 struct ClientHello<'a> {
     version: u16,

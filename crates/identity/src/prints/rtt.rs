@@ -3,8 +3,8 @@
 //! TCP's round trip ends at the relay, that of the TLS handshake at the client behind it. So the
 //! handshake of a relayed client takes longer, by the round trip between relay and client (BADPASS,
 //! 2022; CalcuLatency, 2024). A browser may also take longer because it verifies the certificate.
-//! So over HTTP/2 a long handshake decides nothing: the acknowledgement of the settings, for which
-//! nothing is calculated, has to be late too.
+//! So over HTTP/2 a long handshake alone decides nothing. The acknowledgement of the settings has
+//! to be late too; it needs no calculation.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;

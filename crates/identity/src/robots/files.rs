@@ -1,8 +1,8 @@
 //! The files of robots: address lists and key sets, each followed by itself.
 //!
 //! A file that is removed, cannot be read or is faulty keeps its last content, and the other files
-//! are followed as before: a list that cannot be downloaded must not keep a stolen key in use. What
-//! is missing or cannot be read is told by [`WatchedFiles`].
+//! are followed as before: a list that cannot be downloaded must not keep a stolen key in use.
+//! [`WatchedFiles`] reports files that are missing or cannot be read.
 
 use crate::networks::address_list::AddressList;
 use crate::networks::file_status::NetworkFileNote;
@@ -49,7 +49,7 @@ pub(super) struct RobotFile<T> {
     pub content: T,
 }
 
-/// What a file of a robot contains.
+/// The contents of a robot's file.
 pub(super) trait RobotFileContent: Default {
     /// Reads the content of a file.
     ///

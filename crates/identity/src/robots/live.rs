@@ -34,7 +34,7 @@ pub struct LiveRobots {
     directories: Vec<(Box<str>, Vec<RobotKey>)>,
 }
 
-/// What survives a change of the files.
+/// The parts that survive a change of the files.
 struct KeptParts {
     seen: Arc<SeenNonces>,
     robots: Vec<(RobotCounts, Arc<Mutex<Option<Impostor>>>)>,

@@ -1,4 +1,4 @@
-//! What proves a robot and what does not, and what a change of its files does.
+//! Which facts prove a robot, and the effect of a change of its files.
 
 use super::*;
 use crate::networks::LIST_BYTES_MAX;
@@ -75,7 +75,7 @@ fn load(settings: &RobotSettings, registry: &Registry) -> LiveRobots {
     LiveRobots::load(settings, registry, None).expect("good files")
 }
 
-/// What a request is found to be whose host name is not known.
+/// The result for a request while the name of its host is not known.
 fn standing<'a>(robots: &'a Robots, agent: &str, client: &str) -> RobotStanding<'a> {
     robots.standing(None, Some(agent.as_bytes()), ip(client), now(), || None)
 }
@@ -125,7 +125,7 @@ fn a_name_proves_once_it_is_known() {
     assert_eq!(of("FetchBot", host(0)), RobotStanding::None, "its keys have not arrived");
 }
 
-/// The backend gets all lines, and may look at any of them.
+/// The backend gets all lines, and may read any of them.
 #[test]
 fn a_claim_in_any_line_is_a_claim() {
     let folder = tempfile::tempdir().expect("a folder");

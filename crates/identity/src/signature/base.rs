@@ -37,7 +37,7 @@ pub struct SignedRequest<'a> {
     pub headers: &'a HeaderMap,
 }
 
-/// What a signature says that it covers.
+/// The components that a signature claims to cover.
 pub(super) struct Covered {
     /// Whether it binds the signature to a host.
     pub authority: bool,
@@ -100,7 +100,7 @@ impl SignedRequest<'_> {
 }
 
 impl Covered {
-    /// What a signature with these components says that it covers. The request is not read.
+    /// The claim of a signature with these components. The request is not read.
     ///
     /// # Errors
     /// The name of a component is malformed.

@@ -2,9 +2,9 @@
 //! structured fields (RFC 9651) within bounds.
 //!
 //! A request may carry several signatures under different labels. Only those with the tag
-//! `web-bot-auth` are looked at; others belong to other protocols and are no fault. What a
-//! signature covers: `base`. `Signature-Agent` is a dictionary; the bare string of earlier drafts
-//! counts as its only member.
+//! `web-bot-auth` are read; others belong to other protocols and are no fault. The components that
+//! a signature covers are in `base`. `Signature-Agent` is a dictionary; the bare string of earlier
+//! drafts counts as its only member.
 
 use super::fault::SignatureFault;
 use http::HeaderMap;

@@ -20,7 +20,7 @@ pub const KEY_SET_BYTES_MAX: usize = 65_536;
 const KEYS_MAX: usize = 64;
 /// Bytes of a public key.
 const KEY_BYTES: usize = 32;
-/// The thumbprint of the Ed25519 key in RFC 9421, B.1.4, whose private key anyone can read.
+/// The thumbprint of the Ed25519 key in RFC 9421, B.1.4. Its private key is public.
 const TEST_KEY: &str = "poqkLGiymh_W0uP6PZFw-dvez3QJT5SolqXBCW38r0U";
 
 /// Why a key set cannot be used.
@@ -57,7 +57,7 @@ pub struct RobotKey {
 pub(super) struct OwnedKey {
     pub robot: u16,
     pub key: RobotKey,
-    /// The host whose directory lists the key; `None` for a key from a file.
+    /// The host of the directory that lists the key; `None` for a key from a file.
     pub directory: Option<Box<str>>,
 }
 
@@ -151,8 +151,8 @@ impl RobotKeys {
         self.hosts.is_empty() || self.hosts.iter().any(|pattern| pattern.matches(host))
     }
 
-    /// Adds a key of the robot with this number. `directory` is the host whose directory lists it;
-    /// `None` for a key that the operator has pinned.
+    /// Adds a key of the robot with this number. `directory` is the host of the directory that
+    /// lists it; `None` for a key that the operator has pinned.
     pub fn add(&mut self, robot: u16, key: RobotKey, directory: Option<&str>) {
         let directory = directory.map(|host| host.to_ascii_lowercase().into());
         let owned = OwnedKey { robot, key, directory };

@@ -3,8 +3,8 @@
 //! Only a holder of a trusted key can add one, so strangers cannot fill the memory. A nonce is
 //! remembered as a keyed hash until its signature expires. There are two generations; when the
 //! younger one is full of nonces that are still good, the older one is dropped: a robot with more
-//! than 131 072 requests within the lifetime of its signatures can be replayed after so many
-//! others. Each process remembers its own nonces.
+//! than 131 072 requests within the lifetime of its signatures can be replayed after that number of
+//! other requests. Each process remembers its own nonces.
 
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;

@@ -1,4 +1,4 @@
-//! What signatures cover of a request, read once per request and within a bound.
+//! The parts of a request that signatures cover, read once per request and within a bound.
 //!
 //! A component names a field, a member of a field, a part of the target, or a parameter of the
 //! query. Two signatures with 32 components each may name the same field or query again and again,
@@ -45,7 +45,7 @@ struct SourceField {
 type QueryParameters<'a> = HashMap<Cow<'a, str>, Option<&'a str>>;
 
 impl<'a> Sources<'a> {
-    /// Of a request of which nothing has been read.
+    /// The sources of a request before any part of it is read.
     pub fn new(request: &'a SignedRequest<'a>) -> Sources<'a> {
         let fields = HashMap::new();
         Sources { request, fields, target: false, query: None, bytes_left: COVERED_BYTES_MAX }

@@ -17,9 +17,9 @@ use evenkeel_core::queue::standing::{TICKET_AGE_MAX, VisitTicket};
 use evenkeel_core::units::Time;
 use std::net::IpAddr;
 
-/// What a key is for, so that a secret with other uses gives other keys there.
+/// The purpose of a key. A secret that has other uses gives different keys for them.
 const PURPOSE: &[u8] = b"evenkeel: tickets and passes, 1";
-/// What the number of a key is made of.
+/// The text from which the number of a key is derived.
 const NUMBER: &[u8] = b"number of the key";
 
 /// The keys that are accepted, the signing one first.
@@ -82,8 +82,8 @@ impl VisitKeys {
         token.sign(&tag)
     }
 
-    /// What the cookies of a request from `client` prove. `lines` are its `Cookie` headers. The
-    /// first cookie that proves something counts; at most [`cookie::CANDIDATES_MAX`] are looked at.
+    /// The proof in the cookies of a request from `client`. `lines` are its `Cookie` headers. The
+    /// first cookie with a proof counts; at most [`cookie::CANDIDATES_MAX`] are checked.
     pub fn proof<'a>(
         &self,
         lines: impl Iterator<Item = &'a [u8]>,
@@ -102,7 +102,7 @@ impl VisitKeys {
         moved
     }
 
-    /// What one value proves.
+    /// The proof in one value.
     fn proof_of(&self, value: &[u8], client: IpAddr, now: Time) -> VisitProof {
         match self.open(value) {
             Some(VisitToken::Ticket(ticket))
@@ -132,7 +132,7 @@ impl VisitKeys {
 
 #[cfg(test)]
 impl VisitKeys {
-    /// A token whose fields are overwritten by `bytes` before it is signed.
+    /// A token with its fields overwritten by `bytes` before it is signed.
     pub(super) fn sign_changed(&self, token: VisitToken, bytes: &[u8]) -> String {
         let mut token = SignedToken::new(token, self.signing.number);
         token.overwrite(bytes);

@@ -54,8 +54,8 @@ impl PassNetworks {
     }
 }
 
-/// The network of an address as a number. Those of IPv4 have 16 bits; IPv6 addresses that begin
-/// with as many zeros are not given out.
+/// The network of an address as a number. Those of IPv4 have 16 bits. No IPv6 address in use
+/// begins with enough zeros to have the same number.
 pub(super) fn network_of(client: IpAddr) -> u32 {
     match network(client, NETWORK_BITS_V4, NETWORK_BITS_V6) {
         IpAddr::V4(v4) => v4.to_bits() >> (32 - NETWORK_BITS_V4),

@@ -1,4 +1,4 @@
-//! What a ticket or a pass says, and what it proves of the visitor that brings it.
+//! The contents of a ticket or a pass, and its proof about the visitor that brings it.
 //!
 //! The bytes of a token: `token`. Its signature: `keys`. The networks of a pass: `networks`.
 
@@ -30,7 +30,7 @@ pub(super) enum VisitToken {
     Pass(PassProof),
 }
 
-/// What the cookies of a request prove about its visitor.
+/// The proof in the cookies of a request about its visitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VisitProof {
     /// No cookie, or one that is forged, damaged, too old or from another key.
@@ -47,7 +47,7 @@ pub enum VisitProof {
 }
 
 impl VisitProof {
-    /// What the queue is told.
+    /// The form for the queue.
     #[must_use]
     pub fn visit(self) -> Visit {
         match self {
@@ -59,7 +59,7 @@ impl VisitProof {
 }
 
 impl PassProof {
-    /// The pass of a visitor at `client` whose ticket is served at `now`.
+    /// The pass of a visitor at `client` after its ticket is served at `now`.
     #[must_use]
     pub fn new(pass: VisitPass, client: IpAddr, now: Time) -> PassProof {
         PassProof { pass, issued: now, networks: PassNetworks::of(client) }

@@ -1,4 +1,4 @@
-//! What tickets and passes prove, and that everything else proves nothing.
+//! Tickets and passes prove a visit, and everything else proves none.
 
 use super::proof::{VisitToken, is_recent};
 use super::*;
@@ -28,7 +28,7 @@ fn ticket(id: u64) -> VisitTicket {
     VisitTicket { id, first_came: NOW }
 }
 
-/// What a request with this cookie proves.
+/// The proof in a request with this cookie.
 fn shown(keys: &VisitKeys, token: &str, client: IpAddr, now: Time) -> VisitProof {
     let line = format!("a=b; evenkeel={token}; c=d");
     keys.proof([line.as_bytes()].into_iter(), client, now)

@@ -87,7 +87,7 @@ impl SignedToken {
         self.bytes[HEAD_BYTES - 1]
     }
 
-    /// What the tag is made of.
+    /// The bytes that the tag covers.
     pub fn body(&self) -> &[u8] {
         &self.bytes[..self.body]
     }
