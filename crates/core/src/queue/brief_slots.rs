@@ -4,8 +4,8 @@
 
 use crate::units::Cost;
 
-/// Slots that only requests of a small expected cost may use, besides the others. Clients that were
-/// not here before have none of them under pressure.
+/// Slots that only requests of a small expected cost may use, besides the others, and of clients in
+/// credit. Clients that were not here before have none of them under pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BriefSlots {
     /// The number of requests with the backend, those in other slots included. 0: there are none.

@@ -28,7 +28,7 @@ impl Queue {
 
     fn has_brief_slot(&self, request: &WaitingRequest) -> bool {
         let WaitingRequest { place, estimate, is_guess, .. } = *request;
-        !matches!(place, Place::Line(_))
+        place == Place::Credit
             && self.free_workers() > 0
             && self.brief.admits(estimate, is_guess, self.in_slots())
     }

@@ -60,6 +60,9 @@ fn brief_requests_have_slots_that_others_have_not() {
     assert_eq!(sent(&mut queue), [], "it is not brief");
     [guess, later].iter().for_each(|id| _ = queue.handle_done(*id, Cost(LIGHT), NOW));
     assert_eq!(sent(&mut queue), [heavy]);
+    let debtor = queue.handle_arrival(arrival(5, bucket(5), LIGHT), NOW);
+    assert_eq!(sent(&mut queue), [], "it is in debt");
+    assert_eq!(queue.handle_cancel(debtor), CancelOutcome::Waiting);
     let more: Vec<RequestId> =
         (5..9).map(|n| queue.handle_arrival(credit(n, LIGHT), NOW)).collect();
     assert_eq!(sent(&mut queue), more[..3], "four with the backend");
