@@ -72,7 +72,7 @@ pub struct RunningCheck {
 /// bound and recorded there.
 ///
 /// # Errors
-/// [`ServerStartError`]; nothing is open then.
+/// [`ServerStartError`]; then no listener is open.
 pub fn start(
     settings: &CheckSettings,
     proxy: &ProxySettings,

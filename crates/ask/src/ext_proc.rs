@@ -103,7 +103,7 @@ struct ClosedDoor<'a> {
 /// the settings; the others are bound and recorded there.
 ///
 /// # Errors
-/// [`ServerStartError`]; nothing is open then.
+/// [`ServerStartError`]; then no listener is open.
 pub fn start(
     (ext_proc, ext_authz): (Option<&ExtProcSettings>, Option<&ExtAuthzSettings>),
     proxy: &ProxySettings,
@@ -212,7 +212,7 @@ async fn expire(lane: EngineLane) {
     }
 }
 
-/// What a door is for.
+/// The purpose of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EnvoyDoor {
     /// External processing.
@@ -230,7 +230,7 @@ impl EnvoyDoor {
     }
 }
 
-/// What the doors share.
+/// The state that the doors share.
 #[derive(Clone)]
 struct ServiceParts {
     engine: Arc<Engine>,
@@ -245,7 +245,7 @@ struct ServiceParts {
 }
 
 impl ServiceParts {
-    /// What the threads of a door share.
+    /// The state that the threads of a door share.
     fn shared(
         &self,
         door: &ClosedDoor<'_>,

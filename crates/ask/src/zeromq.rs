@@ -57,7 +57,7 @@ pub struct RunningMaster {
 /// over the sockets of `sockets` that match the settings; the others are bound and recorded there.
 ///
 /// # Errors
-/// [`ServerStartError`]; nothing is open then.
+/// [`ServerStartError`]; then no listener is open.
 pub fn start(
     settings: &MasterSettings,
     (domains, store): (&Arc<MasterDomains>, Option<Arc<RedisStore>>),

@@ -81,7 +81,7 @@ enum WaitState {
 
 const _: () = assert!(size_of::<(RequestId, WaitState)>() <= 32, "there may be many of them");
 
-/// What lets a request go on.
+/// The permission with which a request continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmittedSlot {
     /// A slot of the queue.
@@ -368,7 +368,7 @@ impl AdmissionQueue {
         state.stalled = state.stalled.saturating_sub(1);
     }
 
-    /// The pass of the visitor whose request has this slot, if it has a ticket or a pass.
+    /// The pass of the visitor with a request in this slot, if it has a ticket or a pass.
     pub fn pass_of(&self, id: RequestId) -> Option<VisitPass> {
         self.state.lock().queue.visit(id).pass
     }
@@ -434,7 +434,7 @@ impl AdmissionState {
         }
     }
 
-    /// What a request gets, and what operators see of that.
+    /// The result for a request, and its part in the operators' figures.
     fn slot(&mut self, outcome: AdmissionOutcome, now: Time) -> Result<AdmittedSlot, NoSlot> {
         match outcome {
             AdmissionOutcome::Slot(id) => Ok(AdmittedSlot::Queue(id)),

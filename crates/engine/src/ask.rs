@@ -162,7 +162,7 @@ impl EngineLane {
         }
     }
 
-    /// Asks the first gatekeeper whose condition matches the request, if there is one.
+    /// Asks the first gatekeeper with a condition that matches the request, if there is one.
     ///
     /// # Errors
     /// The gatekeeper refuses the request. The refusal is already counted and logged.
@@ -219,7 +219,7 @@ impl EngineLane {
         swarm.handle_request(request, (client, cost), context)
     }
 
-    /// What an operator has ordered for the group of strangers that the request belongs to.
+    /// An operator's order for the group of strangers that the request belongs to.
     fn group_order<'a>(
         &self,
         rules: &EngineRules,

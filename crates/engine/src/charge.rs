@@ -149,8 +149,8 @@ impl Charge {
         self.lane.0.engine.watch.tiers.record_progress(cost, self.so_far);
     }
 
-    /// Charges for tokens that are not known: as many as the model makes in the time that it has
-    /// worked or, if its rate is unknown, as many as were expected.
+    /// Charges for tokens that are not known: the number that the model makes in the time that it
+    /// has worked or, if its rate is unknown, the expected number.
     pub fn assume_tokens(&mut self) {
         let rates = &self.lane.0.engine.output_rates;
         let unread = self.request.forecast.unread(self.work.worked, rates);

@@ -1,6 +1,6 @@
 //! The network of a request's client: its AS number, its country, and the address lists it is in.
 //!
-//! Each is looked up at most once for a request, when a limit or a condition first asks for it, and
+//! For each there is at most one lookup in a request, when a limit or a condition first asks, and
 //! its text is made without an allocation.
 
 use evenkeel_core::fact::ClientFact;
@@ -59,7 +59,7 @@ struct FactText {
 impl FactText {
     fn of(text: fmt::Arguments<'_>) -> FactText {
         let mut short = FactText::default();
-        // What does not fit is left out; all that is written here fits.
+        // Text that does not fit is left out; all that is written here fits.
         let _ = short.write_fmt(text);
         short
     }

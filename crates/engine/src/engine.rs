@@ -83,7 +83,7 @@ pub struct Engine {
     pub(crate) shards: Shards<EngineRules, RequestLists>,
     meter: Mutex<Meter>,
     pub(crate) gate: AdmissionQueue,
-    /// What strangers at the gate have in common.
+    /// The common properties of strangers at the gate.
     pub(crate) swarm: SwarmWatch,
     /// The usual cost of requests, by route. May be locked with the gate locked, never the other
     /// way round.
@@ -101,7 +101,7 @@ pub struct Engine {
     pub(crate) overrides: Overrides,
     /// The robots that requests are compared with; `None` if there are none.
     pub(crate) robots: ArcSwapOption<Robots>,
-    /// What files say of the networks of clients.
+    /// Facts about the networks of clients, from files.
     networks: Arc<NetworkTables>,
     backends: SharedBackends,
 }
@@ -131,7 +131,7 @@ impl GivenSettings {
     }
 }
 
-/// What a lane of this engine keeps beside the lists of its limits.
+/// The state of a lane of this engine beside the lists of its limits.
 #[derive(Default)]
 pub struct RequestLists {
     /// The heaviest routes and user agents, which no limit counts by.
@@ -153,7 +153,7 @@ pub(crate) struct KeyedRequest {
     pub(crate) weight: Weight,
     /// The order of an operator that refuses the requests of its client.
     pub(crate) refused: Option<Arc<Override>>,
-    /// What operators have ordered for groups of strangers; empty if the request is exempt.
+    /// The operators' orders for groups of strangers; empty if the request is exempt.
     pub(crate) orders: GroupOrders,
     pub(crate) seen: ViewKeys,
     /// Its entry in the list of open requests; `None` if the list is full.
@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// Makes an engine for requests that gatekeepers decide on before the limits do. The first
-    /// gatekeeper whose condition matches a request decides on it.
+    /// gatekeeper with a condition that matches a request decides on it.
     pub fn with_gatekeepers(
         gatekeepers: Vec<Arc<GatekeeperEngine>>,
         proxy: &ProxySettings,
@@ -270,7 +270,7 @@ impl Engine {
         self.shards.clock
     }
 
-    /// What files say of the networks of clients. The tables are empty until the owner of the
+    /// Facts about the networks of clients, from files. The tables are empty until the owner of the
     /// engine loads the files of the settings into them
     /// ([`LiveNetworks`](evenkeel_identity::networks::live::LiveNetworks)).
     pub fn networks(&self) -> &Arc<NetworkTables> {

@@ -51,7 +51,7 @@ impl OutputRates {
     }
 }
 
-/// What the tokens of a request to a language model cost.
+/// The cost of the tokens of a request to a language model.
 #[derive(Clone, Copy, Debug)]
 struct ModelCosts {
     prompt: UnitCosts,

@@ -2,8 +2,8 @@
 //!
 //! Doors state what a request says. What is known of the client beside that is found here, for all
 //! doors alike: the group by its confirmed name (`host_names`), the robot that it is (`robots`),
-//! and its AS number and country (`client_network`), which are looked up when something asks for
-//! them.
+//! and its AS number and country (`client_network`), with a lookup when a limit or a condition
+//! first asks for them.
 
 use crate::client_network::ClientNetwork;
 use evenkeel_core::classify::{ModelCall, RequestAttributes};

@@ -27,7 +27,7 @@ pub(crate) struct LaneShared {
     /// The decisions of a playback, which are noted here instead of logged.
     pub(crate) notes: PlaybackNotes,
     /// Whether requests ask for slots of the queue. The queue remembers no clients of those that do
-    /// not, so that none of them can be told from a stranger.
+    /// not, so that none of them can be distinguished from a stranger.
     pub(crate) takes_slots: bool,
 }
 
@@ -95,7 +95,7 @@ impl Engine {
         self.handle(index, None, true)
     }
 
-    /// Returns the handle of thread `index` of a door whose requests never ask for a slot
+    /// Returns the handle of thread `index` of a door with requests that never ask for a slot
     /// ([`Charge::enter`](crate::Charge::enter)). They are no strangers, whatever they are like.
     pub fn lane_without_slots(self: &Arc<Engine>, index: usize) -> EngineLane {
         self.handle(index, None, false)

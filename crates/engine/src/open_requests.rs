@@ -16,7 +16,7 @@ const OPEN_MAX: usize = 4_096;
 /// The part of a path that is kept, in bytes.
 const PATH_BYTES_MAX: usize = 120;
 
-/// What an open request is doing.
+/// The stage of an open request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestStage {
     /// It waits in the queue.
@@ -35,7 +35,7 @@ pub struct OpenRequest {
     pub client: IpAddr,
     /// The method and the path, with the parts that name single things left out.
     pub route: String,
-    /// What it is doing.
+    /// Its stage.
     pub stage: RequestStage,
     /// The time since when it waits, or since when the backend has it.
     pub age: Nanos,

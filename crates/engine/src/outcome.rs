@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// The verdict of a rule that denies requests.
 const DENY: &str = "deny";
-/// What stands for a limit if an operator's order denies a request.
+/// The name in place of a limit's if an operator's order denies a request.
 const OVERRIDE: &str = "override";
 
 /// The part of a decision that only some verdicts have.

@@ -41,7 +41,7 @@ pub struct PendingRequest {
     pub(crate) exempt: bool,
     /// Whether it belongs to a group of strangers that burns.
     pub(crate) burns: bool,
-    /// What it is found to be, and the name of the robot.
+    /// The result of the check for robots, and the name of the robot.
     pub(crate) robot: OwnedStanding,
     /// The weight that an operator has set for its client; one if there is none.
     pub(crate) weight: Weight,

@@ -1,5 +1,5 @@
 //! The interface of engines to other instances: the charges that an engine reports, those of other
-//! instances that it applies, and the clients that instances tell each other of.
+//! instances that it applies, and the clients that instances report to each other.
 //!
 //! Each lane notes its charges in its books, under a lock that it holds anyway, and the driver
 //! collects them several times a second. No charges are noted until instances count together. A
@@ -62,8 +62,8 @@ pub trait Replicated: Send + Sync {
     }
 
     /// Passes to `each` clients that the queue remembers, each with the fingerprint of the table
-    /// of clients: those served here since the last call, or, with `all`, all of which an instance
-    /// that joins is told.
+    /// of clients: those served here since the last call or, with `all`, those to report to an
+    /// instance that joins.
     fn clients(&self, all: bool, each: &mut dyn FnMut(u64, KeyHash, SharedClient)) {
         let _ = (all, each);
     }

@@ -1,6 +1,6 @@
 //! The robots of an engine, and which of them a request is of.
 //!
-//! What proves a robot is decided in `identity::robots`. A door verifies signatures, because they
+//! The proof of a robot is checked in `identity::robots`. A door verifies signatures, because they
 //! cover more of a request than the engine knows; it states the signer as the fact `bot`.
 
 use crate::engine::Engine;
@@ -11,7 +11,7 @@ use evenkeel_core::units::Time;
 use evenkeel_identity::robots::{RobotReport, RobotStanding, Robots};
 use std::sync::Arc;
 
-/// What a request was found to be, for as long as the request lasts.
+/// The result of the check of a request, kept while the request lasts.
 pub(crate) enum OwnedStanding {
     None,
     Proven(Box<str>),
@@ -46,8 +46,8 @@ impl Engine {
         self.robots.load().as_ref().map(|robots| robots.reports()).unwrap_or_default()
     }
 
-    /// What a request is found to be. Asks [`HostDirectory`] at most once for each robot that it
-    /// claims to be.
+    /// The result of the check of a request. Asks [`HostDirectory`] at most once for each robot
+    /// that it claims to be.
     ///
     /// [`HostDirectory`]: evenkeel_identity::hosts::HostDirectory
     pub(crate) fn standing<'a>(

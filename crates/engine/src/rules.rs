@@ -1,7 +1,7 @@
-//! What the configuration of a door says to the engine of requests.
+//! The configuration of a door for the engine of requests.
 //!
 //! A reload makes new rules; open requests end by those that they began with. No state of a request
-//! or a bucket is here. Who uses them: `engine`, `ask`, `charge`.
+//! or a bucket is here. Their users: `engine`, `ask`, `charge`.
 
 use crate::host_names;
 use crate::replicated::LimitIds;
@@ -35,7 +35,7 @@ pub struct EngineRules {
     /// The table of client names and their groups; `None` if no limit or exemption depends on
     /// names.
     pub(crate) hosts: Option<Arc<HostDirectory>>,
-    /// What files say of the networks of clients.
+    /// Facts about the networks of clients, from files.
     pub(crate) networks: Arc<NetworkTables>,
     pub(crate) shadow: bool,
     pub(crate) seed: KeySeed,

@@ -2,8 +2,8 @@
 //! with the lists of the heaviest clients and the charges to report to other instances.
 //!
 //! A lane has a lock of its own, for which only a reload, the peers and the admin door contend.
-//! What the lanes of one engine have beside these lists is their own part. How the engine decides
-//! is not known here. The interface to other instances: `replicated`.
+//! Other state of the lanes of one engine is their own part. The decisions of the engine are not
+//! known here. The interface to other instances: `replicated`.
 
 use crate::replicated::{
     LimitIds, NamedClient, PendingDeltas, RemoteTops, Replicated, SharedAdmission, heaviest,

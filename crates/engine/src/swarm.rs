@@ -1,8 +1,8 @@
-//! What the requests of a swarm have in common: makes the properties of a request, and names the
-//! groups that burn.
+//! The common properties of a swarm: makes the properties of a request, and names the groups that
+//! burn.
 //!
 //! Which groups burn is decided in `evenkeel_core::swarm`, and where their requests wait in
-//! `evenkeel_core::queue`. Without pressure, nothing is done for a request but to look up how often
+//! `evenkeel_core::queue`. Without pressure, the only work for a request is to look up how often
 //! its client was served. The lock here is taken alone, and only under pressure or to count a
 //! returning client.
 
@@ -47,7 +47,7 @@ const KINDS: [PropertyKind; PROPERTIES_MAX] = [
 pub struct BurningReport {
     /// The group that the name describes.
     pub group: SwarmGroup,
-    /// What its requests have in common, in words.
+    /// The common properties of its requests, in words.
     pub name: String,
     /// The same as a condition of the configuration.
     pub when: String,
@@ -93,7 +93,7 @@ impl BurningReport {
     }
 }
 
-/// What a request is compared with.
+/// The facts that decide whether a request belongs to a group.
 pub(crate) struct SwarmContext<'a> {
     pub(crate) seed: &'a KeySeed,
     pub(crate) history: &'a ClientHistory,

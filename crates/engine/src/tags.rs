@@ -3,9 +3,9 @@
 //!
 //! A question costs tens of nanoseconds, so the more expensive steps are done once for a batch:
 //! reading the clock, locking the lists, updating the counters. The lists of the heaviest tags
-//! count every question when there are few, and a fair sample when there are many. Nothing here
-//! depends on a protocol. There are no open accounts: a hit is known in full when it arrives. For
-//! accounts of requests see `engine`.
+//! count every question when there are few, and a fair sample when there are many. This module does
+//! not depend on a protocol. There are no open accounts: a hit is known in full when it arrives.
+//! For accounts of requests see `engine`.
 
 mod peers;
 pub mod questions;
@@ -74,7 +74,7 @@ pub struct TagEngine {
     watch: Arc<Watch>,
 }
 
-/// What a lane of this engine keeps beside the lists of its limits.
+/// The state of a lane of this engine beside the lists of its limits.
 pub struct TagSampling {
     sampler: QuestionSampler,
     /// The second in which no more refusals are logged, because the log has had enough of them.

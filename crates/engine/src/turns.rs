@@ -264,7 +264,7 @@ impl TurnLane {
         }
     }
 
-    /// The number of programs waiting here whose turns would probably come before that of one with
+    /// The number of programs waiting here that would probably have their turns before one with
     /// `tag` that came now.
     pub fn ahead(&self, tag: &[u8]) -> usize {
         let rules = self.engine.shards.rules();

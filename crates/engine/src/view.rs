@@ -36,7 +36,7 @@ pub struct HeavyClient {
     pub level: Option<i64>,
     /// The time until the client is within the limit.
     pub wait: Nanos,
-    /// What else is known of the client; empty until [`EngineView::describe`].
+    /// Other facts about the client; empty until [`EngineView::describe`].
     pub about: ClientDetails,
 }
 

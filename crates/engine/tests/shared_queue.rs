@@ -1,5 +1,5 @@
 //! Two engines that share one queue, connected by the test: their requests take turns for one slot,
-//! and one goes on alone when the other has ended.
+//! and one continues alone when the other has ended.
 //!
 //! How instances agree is tested in `evenkeel_core::queue::shared`; here it is that an engine asks,
 //! waits and wakes accordingly.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// In credit and in debt: the burst is 30 s.
 const REGULARS: u8 = 200;
-/// What the tables of the default limits, the names and all else may take at most.
+/// The upper bound for the tables of the default limits, the names and all else.
 const BYTES_MAX: u64 = 100_000_000;
 
 struct Visitor(IpAddr);

@@ -193,7 +193,7 @@ impl CheckShared {
         }
     }
 
-    /// Notes which host asks. Returns the robots whose signatures it may pass on.
+    /// Notes which host asks. Returns the robots with signatures that it may pass on.
     fn robots(&self, head: &Parts, peer: IpAddr) -> Option<Arc<Robots>> {
         let stranger = !peer.is_loopback() && !self.trust.load().trusts(peer);
         let headers = ForwardingHeaders::of(|name| head.headers.contains_key(name));

@@ -122,7 +122,7 @@ impl HeadChange {
         };
         (mutation != HeaderMutation::default()).then(|| CommonResponse {
             header_mutation: Some(mutation),
-            // A route may depend on whether the header is there.
+            // A route may depend on whether the header exists.
             clear_route_cache: endpoint.is_some(),
             ..CommonResponse::default()
         })
@@ -189,7 +189,7 @@ fn replaced(mutation: Mutation) -> Option<BodyMutation> {
     Some(BodyMutation { mutation: Some(mutation) })
 }
 
-/// How a piece of a body goes on.
+/// How a piece of a body continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PiecePassage {
     /// As Envoy has it.
@@ -258,7 +258,7 @@ pub fn refusal_headers(
     always.into_iter().chain(after)
 }
 
-/// Refuses a request whose client accepts answers of this format.
+/// Refuses a request of a client that accepts answers of this format.
 pub fn refuse(refusal: &RequestRefusal, format: AnswerFormat) -> EnvoyAnswer {
     let status = answer::refused(refusal.kind);
     let headers = refusal_headers(refusal, format);

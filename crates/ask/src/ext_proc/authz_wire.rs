@@ -1,7 +1,7 @@
 //! The messages of Envoy's external authorization.
 //!
-//! The test `wire` generates them from `ask/proto` and checks that they are current. What they
-//! mean: docs/guide/ext-proc.md.
+//! The test `wire` generates them from `ask/proto` and checks that they are current. Their
+//! meaning: docs/guide/ext-proc.md.
 
 mod messages {
     include!("authz_messages.in");

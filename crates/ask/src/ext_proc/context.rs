@@ -1,4 +1,4 @@
-//! What the streams of a door share: the settings, and what each thread has.
+//! The state that the streams of a door share: the settings, and the parts of each thread.
 //!
 //! A reload replaces the settings; streams that are open keep those that they began with. The
 //! limits and the queue are the engine's.
@@ -55,7 +55,7 @@ impl ExchangeSettings {
     }
 }
 
-/// What a thread has for its streams.
+/// The state of a thread for its streams.
 pub struct ExchangeThread {
     /// Decides on requests.
     pub lane: EngineLane,

@@ -25,7 +25,7 @@ const MADE_BY_BACKEND: &str = "x-envoy-upstream-service-time";
 /// Words in Envoy's details of its own answers if it could not connect to the backend.
 const UNREACHABLE: [&str; 2] = ["connection_failure", "connection_timeout"];
 
-/// What the threads of the door know of prompts, whatever the settings are.
+/// Facts about prompts that the threads of the door share, independent of the settings.
 pub struct EndpointMemory {
     pub affinity: PrefixAffinity,
     pub watch: Arc<Watch>,
@@ -45,7 +45,7 @@ struct Endpoint {
     /// Its address and port.
     name: HeaderValue,
     shared: Arc<SharedBackend>,
-    /// Lock order: it is taken while prefixes are looked up, and no lock is taken within it.
+    /// Lock order: taken during a lookup of prefixes, and no lock is taken within it.
     health: Mutex<BackendHealth>,
 }
 
@@ -69,7 +69,7 @@ impl Endpoints {
         }
     }
 
-    /// Chooses a backend for a request whose prompt has these prefixes, among those of `subset`.
+    /// Chooses a backend of `subset` for a request with these prefixes of its prompt.
     /// `now`: in milliseconds.
     pub fn choose(
         self: &Arc<Endpoints>,

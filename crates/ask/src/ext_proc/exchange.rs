@@ -79,7 +79,7 @@ pub struct Exchange {
     upload: UploadStage,
     /// The request, until it may go to the backend.
     arriving: Option<Box<ArrivingRequest>>,
-    /// What the request, or its response, waits for, after Envoy was asked for time.
+    /// The event that the request, or its response, waits for, after Envoy was asked for time.
     waiting: Option<Waiting>,
     /// The messages that go to Envoy next.
     outbox: VecDeque<EnvoyAnswer>,
@@ -123,7 +123,7 @@ enum Waiting {
     Start(Time),
     /// The turn of a request.
     Turn(QueueTurn),
-    /// The turn of a request of which the backend has a part, and the answer that goes on then.
+    /// The turn of a request of which the backend has a part, and the answer that continues then.
     Resume(QueueTurn, EnvoyAnswer),
     /// The time at which the response may go on.
     Hold(Time, EnvoyAnswer),

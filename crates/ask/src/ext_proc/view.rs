@@ -29,7 +29,7 @@ pub struct EnvoyMessage<'a> {
     pub observes: bool,
     /// How the bodies of request and response are sent, if the message says so.
     pub modes: Option<[BodySendMode; 2]>,
-    /// What it is about; `None` if that is unknown.
+    /// The part of the request or response in it; `None` if that is unknown.
     pub part: Option<MessagePart<'a>>,
 }
 

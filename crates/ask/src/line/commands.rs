@@ -251,7 +251,7 @@ impl CommandCall<'_, '_, '_> {
     }
 }
 
-/// The answer where nothing is counted: served.
+/// The answer for a question that is not counted: served.
 const UNCOUNTED: TagAnswer =
     TagAnswer { served: true, capacity: 0, left: 0, retry: None, full: Nanos::ZERO };
 

@@ -4,10 +4,10 @@
 //! The buffers belong to the thread. A connection itself keeps only unfinished work: the beginning
 //! of a query, and answers that its client has not read. While such answers exist, no more bytes
 //! are read. So a client that does not read gets no further answers, and can make the door keep at
-//! most [`ANSWER_BYTES`] and a chunk. What the bytes mean: `splitter`, `resp` and `commands`. If a
-//! store counts, it is asked once about all queries that have arrived, and they are answered when
-//! its answer is back: `store_client`. While a program waits for its turn, what it sends is kept,
-//! up to a chunk, and only turns that it gives back are handled at once: `turns`.
+//! most [`ANSWER_BYTES`] and a chunk. The bytes are interpreted in `splitter`, `resp` and
+//! `commands`. If a store counts, it is asked once about all queries that have arrived, and they
+//! are answered when its answer is back: `store_client`. While a program waits for its turn, its
+//! bytes are kept, up to a chunk, and only turns that it gives back are handled at once: `turns`.
 
 use super::commands::RedisSession;
 use super::link::{LineLink, LinkTurn};
@@ -243,7 +243,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> LineConnection<S> {
         }
     }
 
-    /// Runs until there is nothing to do, or until it is the turn of other connections.
+    /// Runs until all work is done, or until it is the turn of other connections.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.link.served_by(cx.waker());
         for _ in 0..CHUNKS_PER_TURN {

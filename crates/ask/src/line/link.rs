@@ -1,13 +1,13 @@
 //! The part of a connection that its worker can access: to end it, to wake it, and to choose the
 //! one that is closed if there are too many.
 //!
-//! What the connection itself does: `connection`.
+//! The connection itself is in `connection`.
 
 use evenkeel_core::units::Time;
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
 
-/// What a connection has to do with turns. Those with less are closed first if there are too many.
+/// The use of turns by a connection. If there are too many connections, the least comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkTurn {
     /// Nothing.
@@ -28,7 +28,7 @@ pub struct LineLink {
     pub place: Cell<usize>,
     /// When the program has waited for its turn for as long as it wants to.
     pub waits_until: Cell<Option<Time>>,
-    /// What the program has to do with turns.
+    /// The use of turns by the program.
     pub turn: Cell<LinkTurn>,
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,

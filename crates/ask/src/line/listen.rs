@@ -43,7 +43,7 @@ pub struct LineListeners {
 /// Listens on every address in `settings`, with `count` threads.
 ///
 /// # Errors
-/// An address cannot be listened on. Nothing is listened on then.
+/// The listener for an address cannot be opened. Then no listener is open.
 pub fn bind(
     settings: &LineSettings,
     count: usize,

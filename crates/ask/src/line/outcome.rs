@@ -1,7 +1,7 @@
-//! What a codec reports to the connection about the bytes that it took.
+//! The report of a codec to the connection about the bytes that it took.
 //!
-//! Both protocols report the same. What the connection does with it: `connection`; how bytes are
-//! taken: `splitter` and `commands`.
+//! Both protocols report the same. The report is handled in `connection`, and the bytes are taken
+//! in `splitter` and `commands`.
 
 /// The outcome of parsing and answering some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct InputOutcome {
     pub then: NextStep,
 }
 
-/// What a connection does next.
+/// The next step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextStep {
     /// Wait for more bytes: the rest is the beginning of a query.

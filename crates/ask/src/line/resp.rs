@@ -3,7 +3,7 @@
 //! A command is an array of bulk strings, or words on a line for people with a terminal (separated
 //! by spaces, without quotes). Replies are written in version 2 or 3 of the protocol, as the client
 //! asked. A command that is too long or invalid ends the connection, since the beginning of the
-//! next command is then unknown. What commands mean: `commands`.
+//! next command is then unknown. The meaning of commands is in `commands`.
 
 use memchr::memchr;
 

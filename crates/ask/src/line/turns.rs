@@ -3,8 +3,8 @@
 //!
 //! `TAKE tag [cost=120ms] [wait=5s]` and `TRY tag [cost=120ms]` ask for a turn, `DONE id
 //! [cost=90ms]` gives it back, and `PLACE tag` asks how many would come before. Redis clients put
-//! `EK.` before the name and send the same words. What a connection does while a program waits:
-//! `connection`. Whose turn it is: `engine::turns`.
+//! `EK.` before the name and send the same words. The connection of a waiting program is in
+//! `connection`, and the order of turns in `engine::turns`.
 
 use super::resp::{self, ReplyWriter};
 use evenkeel_core::units::{Cost, Nanos};
@@ -28,7 +28,7 @@ pub enum TurnCommand<'a> {
     Done { id: TurnId, cost: Option<Cost> },
 }
 
-/// What a command is answered.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TurnReply {
     Turn(TurnId),
@@ -36,7 +36,7 @@ pub enum TurnReply {
     Late,
     /// There is no free turn, or no place for one more program that waits.
     Busy,
-    /// The number of programs whose turns probably come before.
+    /// The number of programs that probably have their turns before.
     Place(usize),
     /// Whether the turn was still held.
     Done(bool),

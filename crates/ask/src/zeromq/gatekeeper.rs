@@ -1,7 +1,7 @@
 //! The client side of a master's sockets: reports requests to the master, and receives its orders.
 //!
 //! Both connections are opened from here, and reopened after a growing pause whenever they end.
-//! Nothing is buffered for an unreachable master, and a master that reads too slowly misses
+//! No message is buffered for an unreachable master, and a master that reads too slowly misses
 //! messages. This runs on its own thread. Requests put a note into `engine::domains::outbox` and
 //! look orders up in `engine::domains::gatekeeper`, and do not wait for this thread. Frames:
 //! docs/guide/gatekeeper.md.

@@ -34,7 +34,7 @@ pub struct OrderSubscriber {
     /// The number of bytes that are pending or being sent.
     held: Cell<usize>,
     all: Rc<Cell<usize>>,
-    /// The domains whose orders in force it has already received.
+    /// The domains of which it has already received the orders in force.
     told: RefCell<HashSet<String>>,
     wake: Notify,
 }

@@ -1,7 +1,7 @@
 //! The admission queue as one that several instances share: what the driver of the peers brings and
 //! takes.
 //!
-//! Who owns the queue and what instances tell each other is decided in
+//! The owner of the queue and the messages between instances are decided in
 //! `evenkeel_core::queue::shared`. The connections: `evenkeel_peers::driver`.
 
 use super::{AdmissionQueue, AdmissionState, pass};

@@ -1,5 +1,5 @@
-//! What an operator sees of strangers and visitors at the queue: since when there is pressure, how
-//! many wait, what strangers cost, and how many visitors are in the waiting room.
+//! The operators' figures on strangers and visitors at the queue: since when there is pressure, how
+//! many wait, the cost of strangers, and how many visitors are in the waiting room.
 //!
 //! The core decides and counts (`evenkeel_core::queue::standing`). This file adds what follows from
 //! its results over time, and finds the moments at which the pressure begins and ends. It is a part

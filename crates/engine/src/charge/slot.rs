@@ -20,7 +20,7 @@ use std::net::IpAddr;
 /// The cost of a running request counts in the queue once it is this many times the estimate.
 /// Smaller: requests that cost a little more than expected move the turn of their client at once,
 /// and those that cost less only when they end, so clients with uneven requests get too little.
-/// Larger: a client whose requests cost far more than expected gets too much for longer.
+/// Larger: a client with requests that cost far more than expected gets too much for longer.
 const PROGRESS_RATIO_MIN: u64 = 2;
 
 /// The relation of a request to the queue.
@@ -89,7 +89,7 @@ impl QueueSlot {
     }
 }
 
-/// What stands for a client in the queue: its key under the first limit.
+/// The identity of a client in the queue: its key under the first limit.
 pub(crate) fn client(rules: &EngineRules, keys: &LimitKeys, address: IpAddr) -> KeyHash {
     let first = keys.as_slice().first().map(|key| key.hash);
     first.unwrap_or_else(|| address_hash(&rules.seed, address))

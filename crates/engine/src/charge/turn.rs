@@ -37,7 +37,7 @@ pub struct QueueTurn {
     since: Time,
 }
 
-/// What a request has in the queue.
+/// The state of a request in the queue.
 #[derive(Clone, Copy)]
 enum TurnPlace {
     Waits(RequestId),
@@ -110,7 +110,7 @@ impl Charge {
     ///
     /// # Errors
     /// The request waited for too long, later arrivals pushed it out of the queue, the visitor is
-    /// sent to the waiting room, or others have used up its quota meanwhile.
+    /// sent to the waiting room, or others used up its quota during the wait.
     pub fn accept_turn(&mut self, mut turned: TurnResult) -> Result<(), RequestRefusal> {
         let Some(arrival) = self.slot.outside() else { return Ok(()) };
         self.report.waited = self.report.waited.plus(turned.waited);

@@ -2,7 +2,7 @@
 //!
 //! The clock runs while the backend works. A cost that the backend states, or that another program
 //! reports, replaces the measured one. The time before the backend has the whole request:
-//! `delivery`. What a cost is charged to: `charge`.
+//! `delivery`. The buckets that are charged: `charge`.
 
 use super::delivery::Delivery;
 use crate::lane::LaneShared;

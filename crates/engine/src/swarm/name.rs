@@ -15,7 +15,7 @@ const SHOWN_CHARS_MAX: usize = 200;
 /// The word of a condition for an attribute that a request does not have.
 const ABSENT: &str = "absent";
 
-/// What the requests of a group have in common.
+/// The common properties of the requests of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GroupName {
     /// In words: `User-Agent 'swarm/1', no Accept-Language`.

@@ -133,7 +133,7 @@ enum ClientEffect {
     Refuse(Arc<Override>),
 }
 
-/// What operators have ordered for a client. An exemption comes before all other orders.
+/// The operators' orders for a client. An exemption comes before all other orders.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientOrder {
     /// Its requests are neither counted nor delayed.
@@ -166,7 +166,7 @@ impl OverrideIndex {
         OverrideIndex { clients: clients.into(), groups: GroupOrders::new(all) }
     }
 
-    /// What operators have ordered for a client with these keys.
+    /// The operators' order for a client with these keys.
     pub fn order(&self, keys: &LimitKeys, now: Time) -> ClientOrder {
         let mut order = ClientOrder::Weigh(Weight::ONE);
         if self.clients.is_empty() {

@@ -3,8 +3,8 @@
 //!
 //! Which body is read before the decision depends on how Envoy sends bodies. With
 //! `FULL_DUPLEX_STREAMED` it holds head and body until it gets them back. With `STREAMED` and
-//! `BUFFERED` it sends a body only after an answer to the head, so the head goes on and the body
-//! waits. A backend begins no work without it.
+//! `BUFFERED` it sends a body only after an answer to the head, so the head passes and the body
+//! waits. A backend begins no work without the body.
 
 use super::super::answer::{self, HeadChange, PiecePassage};
 use super::super::body::HeldBody;

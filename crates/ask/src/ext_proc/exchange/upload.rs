@@ -1,8 +1,8 @@
 //! An upload of which the backend has a part.
 //!
 //! Envoy shows it if it sends bodies piece by piece. If no piece arrives for a while, the backend
-//! can do nothing for the request, so others may use its slot, as in the proxy; the next piece goes
-//! on when it is the turn of the request again. What such time costs:
+//! can do nothing for the request, so others may use its slot, as in the proxy. The next
+//! piece passes when it is the turn of the request again. The cost of such time is in
 //! `engine/src/charge/delivery.rs`.
 
 use super::super::answer::EnvoyAnswer;

@@ -2,7 +2,7 @@
 //! comes before the flags.
 //!
 //! A message is a sequence of frames; all but the last have the flag [`MORE`]. A command (from 3.0
-//! on) is a frame that begins with its name. Nothing is stored here, and the meaning of frames is
+//! on) is a frame that begins with its name. No frame is stored here, and the meaning of frames is
 //! up to the session.
 
 use super::error::{FRAME_MAX, ZmtpError};

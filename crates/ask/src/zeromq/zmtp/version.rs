@@ -1,7 +1,7 @@
 //! The protocol versions of peers.
 //!
-//! How the version of a peer is found out: `greeting`. What differs between versions in a frame:
-//! `frame`.
+//! The version of a peer is determined in `greeting`. The differences between versions in a frame
+//! are in `frame`.
 
 use std::fmt;
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The strangers of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StrangerGroup {
-    /// What their requests have in common.
+    /// The common properties of their requests.
     pub group: SwarmGroup,
     /// The beginning of the pressure under which the group burned. A client is no stranger if it
     /// was served twice, and first before this time.
