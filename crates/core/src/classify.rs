@@ -98,7 +98,7 @@ pub struct LimitKey {
 #[derive(Clone, Debug)]
 pub struct LimitKeys {
     keys: InlineList<LimitKey>,
-    /// Bit set of the limits whose condition holds only in the reading of some backends.
+    /// Bit set of the limits with a condition that holds only in the reading of some backends.
     doubtful: u32,
 }
 

@@ -139,7 +139,7 @@
 //! # Start here: instances that count together
 //!
 //! A [`replica::Replica`] is a state machine without a transport: the caller carries its frames.
-//! Here two instances have one link. What the first one charges, the second one charges as well.
+//! Here two instances have one link. The second one also charges every charge of the first.
 //!
 //! ```
 //! use evenkeel_core::key::KeyHash;

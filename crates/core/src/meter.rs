@@ -32,7 +32,7 @@ pub use header::{HeaderCostError, header_cost};
 use crate::units::{Cost, Nanos, Time};
 use pace::ClockPace;
 
-/// What the virtual clock follows.
+/// The base of the virtual clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CpuClock {
     /// Wall time: a request costs as much as it lasts.

@@ -235,7 +235,7 @@ impl Replica {
 
     /// Handles the loss of a link. Unacknowledged reports are sent again on another link.
     /// `is_gone`: the instance at the other end has closed the link, so it has ended; otherwise it
-    /// may still be there.
+    /// may still run.
     pub fn handle_down(&mut self, link: u64, is_gone: bool, now: Time) {
         let speaker = self.links.remove(&link).and_then(|link| link.speaker);
         self.out.retain(|(to, _)| *to != link);

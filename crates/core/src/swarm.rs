@@ -2,8 +2,8 @@
 //!
 //! Each request has some *properties*: the hash of its network, its user agent, the fingerprint of
 //! its handshake. Costs and clients are counted by *combinations* of one property and of two.
-//! Strangers with a combination whose part of the strangers' cost is far above its part of the
-//! returning clients *burn*: they wait behind all other strangers (`queue::Arrival::burns`). Their
+//! Strangers *burn* if their combination has a part of the strangers' cost far above its part of
+//! the returning clients: they wait behind all other strangers (`queue::Arrival::burns`). Their
 //! *group* has all properties that nearly all of them share, so that a newcomer who is like them in
 //! some of these does not burn. No request is refused, returning clients in the group are not
 //! affected, and no list is kept by hand.
@@ -24,10 +24,10 @@ pub const PROPERTIES_MAX: usize = 8;
 pub const BURNING_MAX: usize = 8;
 /// The time between two evaluations.
 const EVALUATED_EACH: Nanos = Nanos::from_secs(1);
-/// What strangers have cost counts half after this time. Shorter: a pause of a swarm is forgotten.
+/// The cost of strangers counts half after this time. Shorter: a pause of a swarm is forgotten.
 /// Longer: a group burns for longer after its swarm has changed.
 const COST_HALF_LIFE: Nanos = Nanos::from_secs(20);
-/// What returning clients have in common counts half after this time: visitors of the day and of
+/// The properties of returning clients count half after this time: visitors of the day and of
 /// the night differ.
 const CLIENTS_HALF_LIFE: Nanos = Nanos::from_secs(3_600);
 /// A returning client is counted this many times at once, and then once in this time. Lower: a
@@ -139,7 +139,7 @@ pub struct BurningGroup {
 pub struct SwarmFinder {
     costs: Sketch,
     clients: Sketch,
-    /// What strangers with the greatest cost have in common, with that cost.
+    /// The common properties of strangers with the greatest cost, with that cost.
     heavy: Vec<(u64, Combination)>,
     burning: Vec<BurningGroup>,
     /// The id of the group that began to burn last.

@@ -1,4 +1,4 @@
-//! What it takes to count a request of a stranger under pressure, and to find whether it burns.
+//! The cost of counting a stranger's request under pressure, and of finding whether it burns.
 
 use super::super::quickest;
 use evenkeel_core::key::KeyHash;

@@ -11,7 +11,7 @@
 //!
 //! The clock of a bucket never moves back: if a request started earlier than another one that is
 //! already charged, its charge does not grant the same refill twice (docs/spec/tempomat.md, T14). A
-//! bucket whose `full_at` has passed equals a new bucket, so evicting it forgives nothing.
+//! bucket that is past its `full_at` equals a new bucket, so evicting it forgives no debt.
 
 use crate::units::{Cost, Nanos, Rate, Time};
 

@@ -1,8 +1,8 @@
 //! A request as conditions read it.
 //!
-//! Each part is parsed when a condition first needs it, and each group is examined once. Nothing is
-//! decided here: whether a condition that may hold counts as one that holds depends on its use.
-//! The types of conditions: `crate::condition`.
+//! Each part is parsed when a condition first needs it, and each group is examined once. Decisions
+//! are made elsewhere: whether a condition that may hold counts as one that holds depends on its
+//! use. The types of conditions: `crate::condition`.
 
 use super::path::RequestPath;
 use super::{RequestAttributes, host_name};
@@ -22,7 +22,7 @@ pub struct RequestReading<'a, R> {
 }
 
 impl<'a, R: RequestAttributes> RequestReading<'a, R> {
-    /// A request of which nothing has been parsed.
+    /// A request before any part of it is parsed.
     pub fn new(request: &'a R) -> RequestReading<'a, R> {
         RequestReading { request, path: OnceCell::new(), groups: Cell::default() }
     }
@@ -129,7 +129,7 @@ pub(super) fn cookies<'a>(
     })
 }
 
-/// The values of the parameters in a query whose decoded names are wanted, decoded. A parameter
+/// The decoded values of the parameters in a query that have a wanted decoded name. A parameter
 /// without `=` has an empty value.
 fn parameters<'a>(
     query: &'a str,

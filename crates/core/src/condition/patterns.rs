@@ -16,7 +16,7 @@ use core::fmt::Write;
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
 
-/// What a regular expression begins with.
+/// The beginning of a regular expression.
 pub const EXPRESSION: &str = "re:";
 /// Texts without `*` up to this number are compared one by one, which is faster than a search.
 const EXACT_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! What the limiter decides from and answers with: the verdict and its reason, the effect of limits
+//! The input and the answers of the limiter: the verdict and its reason, the effect of limits
 //! in shadow mode, the report of a store, and the longest waits.
 //!
 //! The decision itself: `limiter`.

@@ -6,9 +6,9 @@
 //! expected to cost the mean of what others cost when they were unknown.
 //!
 //! A search may be light for people and heavy for crawlers. So the same is learned for each route
-//! and client. A client whose mean differs from that of the route by more than chance explains is
-//! expected to cost what it has cost. A route is the mean over clients rather than requests: one
-//! client with many requests does not decide what others are expected to cost. A single cost far
+//! and client. If the mean of a client differs from that of the route by more than chance explains,
+//! it is the estimate for this client. A route is the mean over clients rather than requests: one
+//! client with many requests does not decide the estimate for others. A single cost far
 //! above the expected one is not believed, because the machine may have stood still.
 //!
 //! Both are stored in small sets. When a set is full, the route that was used least, and longest
@@ -63,7 +63,7 @@ const UUID_PART_LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
 pub struct RouteHash(KeyHash);
 
 impl RouteHash {
-    /// Stands for all routes of which nothing is known.
+    /// Stands for all unknown routes.
     pub const UNKNOWN: RouteHash = RouteHash(KeyHash::from_bits(0));
 
     /// The route of a request. The path is used as it is, so normalise it first
@@ -151,7 +151,7 @@ fn fold_words(text: &str, each: &mut impl FnMut(&str)) {
 /// All parts of a UUID and the hyphens between.
 const UUID_LENGTH: usize = 36;
 
-/// What a byte is; zero if it is neither a letter nor a digit.
+/// The kind of a byte; zero if it is neither a letter nor a digit.
 const BYTE_KINDS: [u8; 256] = {
     let mut kinds = [0; 256];
     let mut byte = 0;

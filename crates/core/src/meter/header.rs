@@ -11,8 +11,8 @@ use core::fmt;
 /// The largest cost of a single request that is accepted.
 const COST_MAX: Nanos = Nanos::from_secs(3_600);
 
-/// Why the value of a cost header was not accepted. The fault is the backend's; nothing was
-/// changed.
+/// Why the value of a cost header was not accepted. The fault is the backend's. No state
+/// was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderCostError {
     /// A number is missing where one is required.

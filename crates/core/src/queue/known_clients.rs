@@ -7,9 +7,9 @@
 //!
 //! A *stamp* is an identity's place in line. It starts when the client first came, and under
 //! pressure each request moves it on by cost / rate. So an identity that uses less than its rate is
-//! always in the past. Without pressure nothing is charged. How the lines are served: `lines`.
+//! always in the past. Without pressure, no stamp moves. The lines are served in `lines`.
 //!
-//! What instances that count together share: `shared`.
+//! Instances that count together share the records in `shared`.
 
 mod entry;
 mod history;
@@ -43,7 +43,7 @@ const STRANGER_KEY: u64 = 0x5bd1_e995_9d1b_54a5;
 /// Where a request stands: what it waits as, and where its cost is charged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
-    /// What takes turns: requests of one identity wait in FIFO order.
+    /// The identity that takes turns. Its requests wait in FIFO order.
     pub client: KeyHash,
     pub place: Place,
     pub account: LineAccount,
@@ -56,7 +56,7 @@ pub(super) struct LineAccount {
     pub base: Time,
     /// The key in the table: an address, or the number of a ticket.
     pub known_as: KeyHash,
-    /// The rate at which the stamp moves, in thousandths of a processor. 0: nothing is charged.
+    /// The rate at which the stamp moves, in thousandths of a processor. 0: it does not move.
     pub milli: u64,
     /// The number of the ticket or pass that the request stands by.
     pub visit: Option<u64>,
@@ -73,7 +73,7 @@ impl Standing {
 }
 
 impl LineAccount {
-    /// That of a client of which nothing is known; it came at `now`.
+    /// The account of an unknown client that came at `now`.
     pub fn plain(client: KeyHash, now: Time) -> LineAccount {
         LineAccount { base: now, known_as: client, milli: 0, visit: None, keeps_visit: false }
     }

@@ -23,7 +23,7 @@ use alloc::collections::BTreeSet;
 const FIRST_PERCENT: u64 = 85;
 const LATER_PERCENT: u64 = 10;
 const STRANGERS_PERCENT: u64 = 5;
-/// What the line of burning groups gets, in percent of what the other three get.
+/// The part of the line of burning groups, in percent of the parts of the other three.
 const BURNING_PERCENT: u64 = 1;
 /// The upper bound of what a line is owed, in units of its next request.
 const OWED_REQUESTS_MAX: u64 = 10;

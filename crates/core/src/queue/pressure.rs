@@ -1,7 +1,7 @@
 //! Pressure: whether the requests of clients in credit need more than the backend can do.
 //!
 //! It begins when the work that waits exceeds what the backend's processors do in a second, as
-//! estimated, so before anybody has waited that long. It ends when the work has stayed below a
+//! estimated, so before any request has waited that long. It ends when the work has stayed below a
 //! quarter of that for ten seconds. Of each client only the first waiting request counts: a client
 //! with many connections is no crowd, and fair turns deal with it. Clients in debt do not count
 //! either: they wait behind all others.

@@ -1,4 +1,4 @@
-//! What the queue notes about a request while it waits, and while it runs.
+//! The queue's record of a request while it waits, and while it runs.
 //!
 //! How tags are assigned: `tiers`. The request as callers see it: `request`.
 
@@ -17,7 +17,7 @@ pub(super) struct WaitingRequest {
     pub since: Time,
     pub client: KeyHash,
     pub place: Place,
-    /// `None`: that of a client of which nothing is known. In a box, because only requests under
+    /// `None`: that of an unknown client. In a box, because only requests under
     /// pressure have one.
     account: Option<Box<LineAccount>>,
     pub accepts_waiting_page: bool,
@@ -97,9 +97,9 @@ pub(super) struct QueuedShare {
     pub stays: bool,
     /// The number of requests that had been sent, itself included.
     pub order: u64,
-    /// What a request that had been with the backend from the start would have cost by then.
+    /// The cost, by then, of a request that had been with the backend from the start.
     pub clock: Cost,
-    /// What it has cost already, if that is many times its estimate; else zero.
+    /// Its cost so far, if that is many times its estimate; else zero.
     pub overrun: Cost,
     /// Whether it ran in credit when the pressure began, and its client was not here before.
     pub is_stranger: bool,

@@ -41,9 +41,9 @@ use trust::OwnerRecords;
 /// The greatest term. Each owner adds one, so no real term comes near. An owner that takes over
 /// from one with this term has it as well; then the older one of them stays.
 pub const TERM_MAX: u64 = 1 << 63;
-/// The interval at which the owner and the others tell each other that they are there.
+/// The interval of the messages by which the owner and the others announce that they are running.
 pub const BEAT_INTERVAL: Nanos = Nanos::from_millis(100);
-/// The number of such intervals after which those others tell each other.
+/// The number of such intervals between these messages among the others.
 const OTHERS_BEAT_EVERY: u64 = 10;
 /// If the owner has heard nothing of an instance for this time, what that has here is free. If an
 /// instance has heard nothing of the owner, it takes the queue over. Shorter: a busy one loses its
@@ -84,7 +84,7 @@ struct Instance {
     is_linked: bool,
     /// Its requests, as it last said.
     counts: RequestCounts,
-    /// What follows holds while this instance owns the queue, and the other takes part.
+    /// The next fields hold while this instance owns the queue, and the other takes part.
     has_joined: bool,
     /// The requests of the other that wait or run here.
     requests: BTreeMap<RequestId, RequestId>,
@@ -504,7 +504,7 @@ impl SharedQueue {
     }
 
     /// The connection to another instance has ended. `is_gone`: the other has closed it, so it has
-    /// ended; otherwise it may still be there.
+    /// ended; otherwise it may still run.
     pub fn handle_link_end(&mut self, node: u64, is_gone: bool, now: Time) {
         self.excuse_silence(now);
         let Some(instance) = self.instances.get_mut(&node) else { return };
@@ -541,8 +541,8 @@ impl SharedQueue {
         }
     }
 
-    /// Says that this instance is there, notices who is not, and refuses requests that have waited
-    /// for too long.
+    /// Announces this instance, notices which others have ended, and refuses requests that have
+    /// waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
         self.excuse_silence(now);
         if self.settles.is_some_and(|at| now >= at) {
@@ -576,7 +576,7 @@ impl SharedQueue {
         self.admission.poll_timeout().into_iter().chain(self.poll_beat()).min()
     }
 
-    /// When this instance next tells others that it is there.
+    /// When this instance next announces itself to others.
     #[must_use]
     pub fn poll_beat(&self) -> Option<Time> {
         (!self.instances.is_empty() || self.settles.is_some()).then_some(self.beat_at)

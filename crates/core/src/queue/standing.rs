@@ -16,8 +16,8 @@ use crate::units::{Cost, Nanos, Time};
 /// Whether the queue distinguishes clients that were here before from strangers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownClients {
-    /// All clients in credit are treated alike. Nothing is remembered, and tickets and passes mean
-    /// nothing.
+    /// All clients in credit are treated alike. No client is remembered, and tickets and passes are
+    /// ignored.
     Off,
     /// Under pressure only. Otherwise all clients in credit are treated alike.
     Auto {
@@ -35,7 +35,7 @@ pub enum KnownClients {
 
 /// The proof of an earlier visit that a request carries, verified by the door.
 ///
-/// A ticket or pass that is forged, or whose signature is too old for the door, is
+/// A ticket or pass that is forged, or has a signature that is too old for the door, is
 /// [`Visit::Unknown`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Visit {
@@ -61,7 +61,7 @@ pub struct VisitTicket {
     pub first_came: Time,
 }
 
-/// What a ticket becomes when it is served.
+/// The pass that a ticket becomes when it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisitPass {
     /// The `id` of the ticket. All requests with the same number share one place in line and one
@@ -107,7 +107,8 @@ pub struct ByLine<T> {
     pub burning: T,
 }
 
-/// What there is to show of the lines ([`Queue::standing_report`](super::Queue::standing_report)).
+/// The figures of the lines for operators
+/// ([`Queue::standing_report`](super::Queue::standing_report)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandingReport {
     /// Since when there has been pressure, if there is.
@@ -122,11 +123,12 @@ pub struct StandingReport {
 
 /// The age from which on a ticket is worth nothing.
 pub const TICKET_AGE_MAX: Nanos = Nanos::from_secs(600);
-/// What an address that was here before may use without losing its place, in thousandths of a
-/// processor. Before language models it is a tenth of what the backend can do, at least this.
+/// The most that an address that was here before may use without losing its place, in thousandths
+/// of a processor. Before language models it is a tenth of what the backend can do, at least this.
 pub const HISTORY_MILLI_CPUS: u64 = 100;
-/// What a pass, or an address that was served under pressure, may use without losing its place, in
-/// thousandths of a processor. A reader with a page of 27 ms each second never falls behind.
+/// The most that a pass, or an address that was served under pressure, may use without losing its
+/// place, in thousandths of a processor. A reader with a page of 27 ms each second never falls
+/// behind.
 pub const PASS_MILLI_CPUS: u64 = 30;
 /// The time after which a request of a stranger is sent to the waiting room, if it may be.
 pub const STRANGER_WAIT: Nanos = Nanos::from_secs(2);

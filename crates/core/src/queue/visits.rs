@@ -104,7 +104,7 @@ impl Queue {
         self.known.as_ref().map(Known::history)
     }
 
-    /// What there is to show of the lines. Costs nothing but a copy.
+    /// The figures of the lines for operators. It only costs a copy.
     #[must_use]
     pub fn standing_report(&self) -> StandingReport {
         let VisitCounts { waiting, served, sent_to_waiting_room, .. } = self.visits;

@@ -45,7 +45,7 @@ pub struct ReplicaBounds {
     pub names_max: usize,
     /// Buckets in the state for a joining instance: over links, and over a group.
     pub state_max: [usize; 2],
-    /// Clients that a joining instance is told of: over links, and over a group.
+    /// Clients that are reported to a joining instance: over links, and over a group.
     pub clients_max: [usize; 2],
     /// Number of times that one life of a peer is given the state.
     pub given_max: u8,

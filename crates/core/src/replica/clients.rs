@@ -3,7 +3,7 @@
 //! A record means the same whenever it arrives and however often, so records are neither numbered
 //! nor acknowledged nor sent again. They travel in frames of state that are addressed to no
 //! instance, as groups of a context of their own. An instance that knows no records passes over
-//! such frames. What a record says: `crate::queue::SharedClient`.
+//! such frames. The contents of a record: `crate::queue::SharedClient`.
 
 use super::Replica;
 use super::content::{self, StateAnswerPart};
@@ -14,7 +14,7 @@ use crate::key::KeyHash;
 use crate::units::Time;
 use alloc::sync::Arc;
 
-/// The context of groups whose amounts are records of clients. Buckets have context zero.
+/// The context of groups with records of clients as their amounts. Buckets have context zero.
 pub const CONTEXT: u128 = 1;
 
 impl Replica {
@@ -112,7 +112,7 @@ mod tests {
         replica
     }
 
-    /// Exchanges frames until there are none. Returns what the second is told of.
+    /// Exchanges frames until there are none. Returns the clients that the second one learns.
     fn exchange(a: &mut Replica, b: &mut Replica) -> Vec<(u64, u64, u64)> {
         let mut told = Vec::new();
         loop {

@@ -1,6 +1,6 @@
 //! The description of a limit that several instances count together.
 //!
-//! What the limit decides is not known here. How a description is sent: `content`.
+//! The decisions of the limit are not known here. A description is sent in `content`.
 
 use crate::units::Cost;
 use alloc::boxed::Box;

@@ -28,7 +28,7 @@ pub struct ResendLog {
 }
 
 impl ResendLog {
-    /// Appends a frame, whose number must be higher than all others.
+    /// Appends a frame. Its number must be higher than all others.
     pub fn push(&mut self, sent: LoggedFrame) {
         self.bytes += sent.frame.len();
         self.frames.push_back(sent);

@@ -99,7 +99,7 @@ pub struct PeerTraffic {
 }
 
 impl ReplicaPeer {
-    /// A peer whose first frame in this life has just arrived.
+    /// A peer after its first frame in this life has just arrived.
     pub fn new(sender: PeerFrameSender, period: Nanos, now: Time) -> ReplicaPeer {
         ReplicaPeer {
             life: sender.life,

@@ -4,8 +4,8 @@
 //! instance announces its queues after each hello, in a frame of state that is addressed to no
 //! instance, as a group of a context of its own. An instance that knows no queues passes over it,
 //! and is sent no such frames, because it announces none. Messages keep their order, or the link
-//! ends: if a frame is refused or finds no room, the caller is told to close the link. What the
-//! messages mean: `crate::queue::shared`.
+//! ends: if a frame is refused or finds no room, the caller has to close the link. The meaning
+//! of the messages is in `crate::queue::shared`.
 
 use super::content::{self, StateAnswerPart};
 use super::peer::ReplicaPeer;
@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 /// The context of groups that announce queues. The key of an entry is the fingerprint of a queue,
 /// and its amount the version of the messages, or [`NOT_SHARED`].
 const CONTEXT: u128 = 2;
-/// The version of the messages. Instances whose versions differ do not share a queue.
+/// The version of the messages. Instances with different versions do not share a queue.
 const MESSAGES_VERSION: u64 = 1;
 /// The queue is not shared any more.
 const NOT_SHARED: u64 = 0;

@@ -32,7 +32,7 @@ pub(super) struct SimQueueRequest {
     is_guess: bool,
     pub visit: Visit,
     pub accepts_waiting_page: bool,
-    /// What the request has in common with others.
+    /// The properties that the request shares with others.
     properties: Properties,
     /// The estimated cost; zero without a queue.
     pub estimate: Cost,

@@ -1,6 +1,6 @@
 //! The memory of a table: words that begin as zeros, at the start of a cache line.
 //!
-//! Nothing is written when it is made. The allocator asks the system for pages of zeros, and the
+//! Making it writes no memory. The allocator asks the system for pages of zeros, and the
 //! system provides each of them when it is first written to. So a table that is made for many keys
 //! takes little memory while few of them are in use.
 

@@ -1,4 +1,4 @@
-//! What a list remembers of the recent requests of one client, beside their cost: how long they
+//! A list's memory of the recent requests of one client, beside their cost: how long they
 //! took, and the route and the user agent that most of them have.
 //!
 //! It is for display, and takes some 60 bytes for each client.
@@ -45,7 +45,8 @@ pub(super) struct MajorityKey {
     votes: u32,
 }
 
-/// The most votes of a key: after so many requests of another kind, the other one takes its place.
+/// The most votes of a key: after that number of requests of another kind, the other one takes its
+/// place.
 const VOTES_MAX: u32 = 20;
 
 impl MajorityKey {

@@ -21,7 +21,7 @@ const SHARING_BITS: u32 = 2;
 const STAMP_SHIFT: u32 = SERVED_BITS + SHARING_BITS;
 const STAMP_MASK: u64 = !((1 << STAMP_SHIFT) - 1);
 
-/// What other instances are to know of a client.
+/// Whether a client is to be reported to other instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// It was served here since it was last sent to others.

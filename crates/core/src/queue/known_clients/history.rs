@@ -57,9 +57,9 @@ impl ClientHistory {
         });
     }
 
-    /// Restores a client from a snapshot whose times are `ahead` of the clock. Returns false if the
-    /// client is forgotten by now, or if the state cannot be one. A key is found again only under
-    /// the seed that it was hashed with.
+    /// Restores a client from a snapshot with times that are `ahead` of the clock. Returns false if
+    /// the client is forgotten by now, or if the state cannot be one. A key is found again only
+    /// under the seed that it was hashed with.
     #[must_use]
     pub fn restore(&self, key: KeyHash, state: &[u64], ahead: Nanos, now: Time) -> bool {
         let &[_, _] = state else { return false };

@@ -104,8 +104,8 @@ impl ClientHistory {
         });
     }
 
-    /// Calls `f` with each client of which an instance that joins is told, those that were only
-    /// served elsewhere included.
+    /// Calls `f` with each client that is reported to an instance that joins, including those that
+    /// were only served elsewhere.
     pub fn for_each_shared(&self, now: Time, mut f: impl FnMut(KeyHash, SharedClient)) {
         self.table.for_each(|key, state| {
             let known = KnownClient::of(state);

@@ -1,4 +1,5 @@
-//! Who counts as having been here, what a flood of names displaces, and what stamps are charged.
+//! Which clients count as having been here, which ones a flood of names displaces, and the charges
+//! of stamps.
 
 use super::*;
 use crate::units::{Cost, Weight};

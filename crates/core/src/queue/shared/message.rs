@@ -79,7 +79,7 @@ pub struct GrantedVisit {
 /// A message from one instance to another. A request has the id that its own instance gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueMessage {
-    /// To all: the sender is there.
+    /// To all: the sender is running.
     Beat(InstanceBeat),
     /// To the owner: the sender takes part, and this number of its requests are with the backend.
     Join {
@@ -90,7 +90,7 @@ pub enum QueueMessage {
     Ask {
         /// The request.
         id: RequestId,
-        /// What the queue has to know of it.
+        /// The facts about it that the queue needs.
         arrival: Arrival,
     },
     /// To the owner: a request that has asked is gone.
@@ -109,7 +109,7 @@ pub enum QueueMessage {
     Done {
         /// The request.
         id: RequestId,
-        /// What it has cost.
+        /// Its cost.
         cost: Cost,
         /// Its route, and how long the backend worked on it, if the backend has finished it.
         worked: Option<(RouteHash, Nanos)>,
@@ -137,7 +137,7 @@ pub enum QueueMessage {
     Grant {
         /// The request.
         id: RequestId,
-        /// What the owner knows of its visitor.
+        /// The owner's knowledge of its visitor.
         visit: GrantedVisit,
     },
     /// From the owner: the request is refused.

@@ -1,7 +1,7 @@
-//! What the owner of the queue does with the requests of other instances.
+//! The requests of other instances at the owner of the queue.
 //!
 //! They wait and run in its [`Admission`](crate::queue::admission::Admission) as its own do. Slots
-//! that others keep count there as those of exempt requests. Who owns the queue: `succession`.
+//! that others keep count there as those of exempt requests. The choice of the owner: `succession`.
 
 use super::{CALM_AFTER, Instance, JOIN_GRACE, LEASE, QueueMessage, Role, SILENT_MAX, SharedQueue};
 use crate::meter::estimate::{OwnRoute, RouteHash};

@@ -1,6 +1,6 @@
 //! Which instance owns the queue, and how another takes it over.
 //!
-//! The owner and the others tell each other that they are there. Each owner has a term, which is
+//! The owner and the others announce themselves to each other. Each owner has a term, which is
 //! later than those of the owners before it, as far as it has heard of them.
 
 use super::{

@@ -22,8 +22,8 @@ pub enum WindowAlgorithm {
     /// Hits in the present window, plus those of the window before in proportion to the part of it
     /// that a window ending now still covers. Hits over the limit are not counted.
     Sliding,
-    /// A bucket for as many hits as the limit, refilled evenly within the window. Hits over the
-    /// limit are not counted.
+    /// A bucket for the number of hits of the limit, refilled evenly within the window. Hits over
+    /// the limit are not counted.
     Bucket,
 }
 

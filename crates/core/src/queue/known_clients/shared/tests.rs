@@ -1,4 +1,4 @@
-//! Which clients instances tell each other of, and what a record changes.
+//! Which clients instances report to each other, and the changes by a record.
 
 use super::super::tests::{at, auto, begin_pressure, client, place, serve};
 use super::super::{Known, PASS_MILLI_CPUS, STRANGERS};
@@ -44,7 +44,7 @@ fn a_regular_of_one_instance_is_one_of_the_others() {
     serve_twice(&a, 4, 0, 12);
     assert_eq!(tell(&a, &b, at(20)), 2);
     assert_eq!([3, 4].map(|n| place(&b, n, at(21))), [Place::Credit, STRANGERS]);
-    // What is served here is told.
+    // A client that is served here is reported.
     serve(&b, 1, 0, at(22));
     assert_eq!(tell(&b, &a, at(23)), 1);
 }
@@ -63,7 +63,7 @@ fn what_a_swarm_got_under_pressure_makes_it_a_regular_nowhere_else() {
     let mut all = 0;
     a.history().for_each_shared(at(41), |_, _| all += 1);
     assert_eq!((tell(&a, &b, at(41)), all), (0, 1), "nor when the pressure is over");
-    // Served once more, it is told of, with that proof: it was not here before this pressure.
+    // Served once more, it is reported with that proof: it was not here before this pressure.
     serve(&a, 2, 0, at(42));
     assert_eq!(tell(&a, &b, at(43)), 1);
     assert_eq!(place(&b, 2, at(44)), STRANGERS);
