@@ -7,6 +7,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { rmSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import http from "node:http";
 import net from "node:net";
@@ -70,6 +71,10 @@ export async function free_port() {
   return port;
 }
 
+// What is left to stop if this process ends before `stop` is called, because something was thrown.
+const running = new Set();
+process.on("exit", () => running.forEach((end) => end()));
+
 // Evenkeel with this configuration; `proxy` and `admin` are where it listens.
 export async function serve(proxy, { admin = "127.0.0.1:0", token, backend, port, peers } = {}) {
   const folder = await mkdtemp(path.join(tmpdir(), "evenkeel-"));
@@ -83,6 +88,11 @@ export async function serve(proxy, { admin = "127.0.0.1:0", token, backend, port
     ...(peers ? { peers } : {}),
   }));
   const child = spawn(BINARY, ["serve", "--config", file], { stdio: ["ignore", "inherit", "pipe"] });
+  const end = () => {
+    child.kill("SIGKILL");
+    rmSync(folder, { recursive: true, force: true });
+  };
+  running.add(end);
   const lines = [];
   const opened = new Promise((done, failed) => {
     child.on("error", failed);
@@ -98,6 +108,7 @@ export async function serve(proxy, { admin = "127.0.0.1:0", token, backend, port
   const addresses = await opened;
   return {
     ...addresses,
+    folder,
     lines,
     async stop() {
       if (child.exitCode == null) {
@@ -105,6 +116,7 @@ export async function serve(proxy, { admin = "127.0.0.1:0", token, backend, port
         await once(child, "exit");
       }
       await rm(folder, { recursive: true, force: true });
+      running.delete(end);
     },
   };
 }
