@@ -89,6 +89,17 @@ test("a crawl: who it is, what is done about it, and that it works", async () =>
   });
 });
 
+test("a rate limit that refuses most requests is what it speaks of", async () => {
+  const calls = { name: "calls", by: "ip/32", rate: "1/m", burst: 1, action: "reject", when: { path: "/page/*" } };
+  await stage({ proxy: { limits: [...LIMITS, calls] } }, async ({ site, page, live, says }) => {
+    site.people(4);
+    await live();
+    const most = "Most requests are refused: [\\d.]+ of [\\d.]+ per second\\. The log names the limits\\.";
+    await says(new RegExp(`${most} No client is in debt\\.`));
+    await until("the title says so", async () => /Most requests are refused/.test(await page.title()));
+  });
+});
+
 test("each client counts once: a crawler of eight addresses, in credit, beside twenty people", async () => {
   const limits = LIMITS.map((limit) => ({ ...limit, burst: "600s" }));
   await stage({ proxy: { limits } }, async ({ site, page, text, live, says }) => {

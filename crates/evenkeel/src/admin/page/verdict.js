@@ -47,6 +47,23 @@ function times(now, { in_tokens }) {
   return parts.join(" ");
 }
 
+// The refusals of limits, if there are enough to speak of: a few of many requests are no news, but
+// most of a few are.
+function refusals(past) {
+  const mean = (name) => past.mean(name) ?? 0;
+  const refused = mean("reject");
+  const all = ["allow", "queue", "hold", "delay"].reduce((sum, name) => sum + mean(name), refused);
+  const most = refused > all / 2;
+  if (refused < 0.5 && !most) return undefined;
+  return {
+    most,
+    kind: most ? "warn" : "note",
+    said: most
+      ? `Most requests are refused: ${number(refused)} of ${number(all)} per second.`
+      : `${number(refused)} requests per second are refused.`,
+  };
+}
+
 // { kind, said, more } for the current data and the history. A refused configuration comes first.
 export function verdict(now, past) {
   const state = state_of(now, past);
@@ -87,20 +104,20 @@ function state_of(now, past) {
   const full = busy >= FULL * cpus || waiting >= 1;
   const swarms = now.doors.map((door) => door.swarm).filter(Boolean);
   if (swarms.length) return in_swarm(swarms, { now, used, past });
+  const refused = refusals(past);
+  // A client in debt that a limit of costs refuses is the better explanation.
+  const explained = guilty && !guilty.limit.shadow && guilty.limit.action === "reject";
+  if (refused && !explained && (refused.most || !full)) {
+    const debts = guilty ? `${takes_of(guilty.row, cpus, past)} It is in debt.` : "No client is in debt.";
+    const { kind, said } = refused;
+    return { kind, said, more: `The log names the limits. ${debts} ${used}; ${waiting >= 1 ? waits : "no request waits"}. ${times(now, past)}` };
+  }
   if (guilty) return in_debt(guilty, { full, cpus, waiting, waits, used, now, past });
   if (full) {
     return {
       kind: "warn",
       said: busy >= FULL * cpus ? "The backend is full, and no client is over a limit." : "Requests wait in the queue, and no client is over a limit.",
       more: `${used}; ${waits}. All clients get the same share. ${times(now, past)}`,
-    };
-  }
-  const rejected = past.mean("reject") ?? 0;
-  if (rejected >= 0.5) {
-    return {
-      kind: rejected > (past.mean("allow") ?? 0) ? "warn" : "note",
-      said: `${number(rejected)} requests per second are refused.`,
-      more: `The log names the limits. ${used}; no request waits, and no client is in debt. ${times(now, past)}`,
     };
   }
   return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(now, past)}` };
