@@ -57,7 +57,7 @@ impl ConnectionSharing {
     }
 }
 
-/// What a request needs of the connection that carries it.
+/// The needs of a request for the connection that carries it.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectionNeeds {
     /// The request asks for another protocol, so the connection must not be shared.

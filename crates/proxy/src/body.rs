@@ -217,8 +217,8 @@ impl ClientBody {
         }
     }
 
-    /// Waits for a slot, and reads on in the meantime. Otherwise a client that sends next to
-    /// nothing could not be told from one that would send more if it were read.
+    /// Waits for a slot, and reads on in the meantime. Otherwise a client that sends very little
+    /// could not be distinguished from one that would send more if it were read.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
         let Poll::Ready(turned) = Pin::new(turn).poll(cx) else {

@@ -3,7 +3,7 @@
 //! The request is rewritten as the `Upgrade` request that it would be in HTTP/1.1, so limits,
 //! routes and the backend see no difference. The answer is rewritten as the answer to a CONNECT.
 //! HTTP/2 has no handshake key, so the proxy makes one and checks the backend's reply to it (RFC
-//! 6455, 4.1). What follows the answer: `front/streams.rs`.
+//! 6455, 4.1). The stream after the answer: `front/streams.rs`.
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;

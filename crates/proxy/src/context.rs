@@ -1,4 +1,4 @@
-//! What a connection and its requests need of the thread that they run on: its settings, its coarse
+//! The state of a thread for its connections and their requests: its settings, its coarse
 //! time, its metrics, its room, and the lists of what is open.
 //!
 //! This is the state that bodies and connections to backends hold a reference to. The backends and

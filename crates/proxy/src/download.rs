@@ -6,7 +6,7 @@
 //! proxy does not read from waits for the client, so only then does the clock stop and the slot
 //! become free for others. A language model does not wait: it makes its answer whether or not it is
 //! read. So far more of its stream is read ahead ([`MODEL_AHEAD_BYTES_MAX`]), and it keeps its slot
-//! meanwhile.
+//! during that time.
 //!
 //! If the client disconnects: `abort.rs`.
 
@@ -244,14 +244,14 @@ impl AnswerDownload {
             return Poll::Ready(Some(Err(BodyError::BackendLate)));
         }
         // The error is returned one poll later: when a body fails, hyper throws away what it has
-        // not written yet. A client that got no byte of its answer would conclude that nothing was
-        // done for its request.
+        // not written yet. A client that got no byte of its answer would conclude that its
+        // request was not run.
         self.broken = Some(BodyError::BackendEnded);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Whether nothing is left to hand over except an error.
+    /// Whether all is handed over except perhaps an error.
     fn is_over(&self) -> bool {
         self.source.is_none() && self.ahead.is_empty()
     }

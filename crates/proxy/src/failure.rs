@@ -3,8 +3,8 @@
 //!
 //! A body breaks off ([`BodyError`], and [`UploadError`] if the client is at fault), a connection
 //! to a backend fails ([`WireError`], [`StreamError`]), and so a request gets no answer
-//! ([`UpstreamFailure`]). Nothing is decided or logged here. What sends a request again:
-//! `exchange/ask.rs`; what answers it: `exchange.rs`.
+//! ([`UpstreamFailure`]). Failures are neither handled nor logged here. A request is sent
+//! again in `exchange/ask.rs`, and answered in `exchange.rs`.
 
 mod stream_error;
 

@@ -163,7 +163,7 @@ async fn secured(
 ) -> Option<TlsStream<SniffedStream>> {
     if begun.bytes().first() != Some(&TLS_HANDSHAKE) {
         worker.thread.watch.proxy.refused_connections(ConnectionRefusal::Tls).increment(1);
-        // If the client does not read this answer, nothing is lost.
+        // It does no harm if the client does not read this answer.
         let _ = begun.write_all(NOT_TLS).await;
         let _ = begun.shutdown().await;
         return None;

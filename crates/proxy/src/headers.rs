@@ -351,7 +351,7 @@ pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
     });
 }
 
-/// What a request says about the address of its client. `found`: the kinds of fields in it.
+/// The statements of a request about its client's address. `found`: the kinds of fields in it.
 pub(super) fn peer_request(
     headers: &HeaderMap,
     found: FieldKinds,

@@ -73,9 +73,9 @@ pub struct RunningProxy {
     live: Mutex<Option<LiveValue<Arc<ServerConfig>>>>,
     /// Orders certificates until the proxy drains.
     acme: Mutex<Option<AcmeThread>>,
-    /// The waiting room, whose files are reloaded when they change.
+    /// The waiting room. Its files are reloaded when they change.
     waiting_room: Mutex<Option<LiveWaitingRoom>>,
-    /// What makes the key of the waiting room if no file does.
+    /// The secret for the key of the waiting room if there is no file with one.
     secret: InstanceSecret,
 }
 

@@ -279,7 +279,7 @@ impl ClientLink {
         if self.backend.check(timeouts, now, slack) {
             self.task.wake();
         }
-        // Nothing is in transit: the client has all of the last answer, and no rest of its request
+        // No byte is in transit: the client has all of the last answer, and no rest of its request
         // is to come.
         let in_transit = self.upload.runs() || self.writes.stuck().waits();
         let may_rest = !has_streams && !self.is_stream() && !in_transit;

@@ -28,7 +28,7 @@ pub(super) struct ProxyShared {
     /// one.
     pub(super) room_wanted: AtomicBool,
     pub(super) affinity: PrefixAffinity,
-    /// What an authority that issues certificates may ask for.
+    /// The challenges that an authority may ask for before it issues a certificate.
     pub(super) challenges: Arc<OpenChallenges>,
 }
 

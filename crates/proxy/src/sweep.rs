@@ -1,8 +1,8 @@
 //! The sweep of a thread: it updates the coarse time and enforces all timeouts, a few times a
 //! second.
 //!
-//! What a link does when it has waited too long: `link.rs`. Which streams make room for others:
-//! `context/parked.rs`.
+//! A link that has waited too long is handled in `link.rs`. The choice of streams that make room
+//! for others is in `context/parked.rs`.
 
 use super::context::parked::check_upload;
 use super::link::TRICKLE_AFTER;

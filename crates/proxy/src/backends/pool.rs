@@ -1,7 +1,7 @@
 //! One thread's idle HTTP/1.1 connections to one backend. Each carries one request at a time.
 //!
 //! The connection used last is used first, so connections that are not needed grow old and are
-//! closed. Nothing here crosses threads. Retries are in `exchange/ask.rs`.
+//! closed. No connection crosses threads. Retries are in `exchange/ask.rs`.
 
 use crate::wire::Http1Connection;
 use std::cell::RefCell;

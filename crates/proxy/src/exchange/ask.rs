@@ -33,7 +33,7 @@ const ATTEMPTS_MAX: u32 = 5;
 /// The head of an answer, and which of its fields may have to be removed.
 pub(super) type UpstreamAnswer = (Response<()>, FieldKinds);
 
-/// What asking a backend needs of the thread and of the request.
+/// The parts of the thread and of the request that are needed to ask a backend.
 pub(super) struct AskContext<'a> {
     pub(super) thread: &'a Rc<ThreadContext>,
     pub(super) link: &'a ClientLink,
@@ -104,7 +104,7 @@ impl AskContext<'_> {
     }
 
     /// Returns a connection to the backend chosen next, or to the next one that is reachable.
-    /// Without a connection nothing is sent, so trying the next one does no harm. Also returns
+    /// Without a connection no request is sent, so trying the next one does no harm. Also returns
     /// whether the connection has been used before.
     async fn first_connection(
         &self,

@@ -1,7 +1,7 @@
 //! The answer's head: charge for it, hold it, and prepare it for the client.
 //!
-//! Until when it is held, the engine decides. The body that follows: `download.rs`. What follows an
-//! answer that switches protocols: `front/tunnel.rs`.
+//! The engine decides until when it is held. The body after it is in `download.rs`, and the bytes
+//! after an answer that switches protocols in `front/tunnel.rs`.
 
 use super::ask::UpstreamAnswer;
 use crate::account::RequestAccount;

@@ -1,7 +1,7 @@
 //! A connection from which some bytes have already been read, to detect its protocol.
 //!
-//! Reading from it returns those bytes first, so the next reader sees everything. What they mean is
-//! not decided here.
+//! Reading from it returns those bytes first, so the next reader sees everything. They are not
+//! interpreted here.
 
 use crate::link::ClientLink;
 use evenkeel_core::units::Time;
@@ -39,7 +39,7 @@ struct HandshakeTiming {
 }
 
 impl SniffedStream {
-    /// A connection from which nothing has been read.
+    /// A connection before the first read.
     pub(super) fn new(stream: TcpStream) -> SniffedStream {
         SniffedStream { stream, read: Vec::new(), given: 0, timing: None }
     }

@@ -4,7 +4,7 @@
 //! The HTTP/2 library flushes after every answer, and each flush would cost a system call and,
 //! under TLS, a record. This layer buffers the library's writes until it has done all it can, or
 //! the buffer holds a full record. Then the task that drives the connection writes the buffer
-//! ([`WriteBatcher::poll_out`]). Nothing is delayed to wait for more, and nothing long is copied.
+//! ([`WriteBatcher::poll_out`]). No write is delayed to wait for more, and no long one is copied.
 //!
 //! The library also tries to read again after each request, although a moment ago there was nothing
 //! to read. This layer answers that second read itself, without asking TLS and the system.

@@ -1,5 +1,5 @@
-//! What the running request of a link waits for at its backend: that it reads the request's body,
-//! begins its answer, and goes on with it.
+//! The waits of a link's running request for its backend: to read the request's body, to begin its
+//! answer, and to continue it.
 //!
 //! The first two waits end before the third begins. Only the sweep finds that a wait is too long;
 //! the task that waits then reads that here.

@@ -10,10 +10,10 @@ use std::rc::Weak;
 use std::task::Context;
 use std::time::Duration;
 
-/// A stream whose client reads nothing for this time counts as a connection of its own.
+/// A stream that its client does not read for this time counts as a connection of its own.
 const STREAM_STUCK_AFTER: Duration = Duration::from_millis(100);
 
-/// What reads an answer ahead of its client.
+/// The reader of an answer ahead of its client.
 ///
 /// The one implementation is the answer's body (`download.rs`). It holds the link of its client, so
 /// the link can name it only by this trait.

@@ -1,4 +1,4 @@
-//! Who is at the other end of a link: the peer, and the client that it forwards for.
+//! The other end of a link: the peer, and the client that it forwards for.
 //!
 //! Whether a peer is believed is not decided here: `identity::address`.
 

@@ -1,7 +1,7 @@
-//! What the start of a connection tells about the program of its client.
+//! Facts about the program of a client, from the start of its connection.
 //!
-//! Nothing is stored unless a limit or a condition names one of these facts. How they are found:
-//! `front/prints.rs`. What they mean: `identity::prints`.
+//! They are only stored if a limit or a condition names one of them. They are found in
+//! `front/prints.rs`, and interpreted in `identity::prints`.
 
 use evenkeel_core::fact::ClientFact;
 use evenkeel_core::units::Time;
@@ -30,7 +30,7 @@ struct FoundPrints {
 /// What is still to be read.
 #[derive(Default)]
 struct PendingPrints {
-    /// What the client has sent so far, while the fingerprint of HTTP/2 is not known.
+    /// The bytes of the client so far, while the fingerprint of HTTP/2 is not known.
     frames: Option<Vec<u8>>,
     acknowledgement: Option<Box<PendingAcknowledgement>>,
 }

@@ -31,7 +31,7 @@ pub(crate) struct UploadState {
     runs: Cell<bool>,
     /// No backend has been asked yet, so the body is buffered.
     is_kept_back: Cell<bool>,
-    /// A part of the body waits for a slot. What follows is read in the meantime, up to a bound.
+    /// A part of the body waits for a slot. The next part is read in the meantime, up to a bound.
     is_queued: Cell<bool>,
     /// The reader waits for bytes.
     waits: WaitTimer,

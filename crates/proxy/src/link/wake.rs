@@ -1,8 +1,7 @@
 //! The task to wake when the state of a link changes.
 //!
 //! A link has two: the task that serves it, and the one that reads its request's body. Waking a
-//! task only makes it look at the state again; what it finds there is decided in `link.rs` and
-//! `upload.rs`.
+//! task only makes it read the state again; `link.rs` and `upload.rs` decide the next step.
 
 use std::cell::RefCell;
 use std::task::Waker;

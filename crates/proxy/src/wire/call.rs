@@ -40,7 +40,7 @@ pub(crate) struct StreamCall {
 }
 
 enum CallState {
-    /// Nothing has been sent yet.
+    /// No byte has been sent yet.
     Begun,
     Waiting(AnswerFuture),
     Body(Incoming),

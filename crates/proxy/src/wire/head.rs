@@ -140,7 +140,7 @@ pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderVa
     }
 }
 
-/// What the fields of an answer say about its framing, and the fields to pass on.
+/// The framing of an answer by its fields, and the fields to pass on.
 #[derive(Default)]
 struct AnswerFields {
     fields: HeaderMap,

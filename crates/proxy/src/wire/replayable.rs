@@ -3,7 +3,7 @@
 //!
 //! For that, the beginning of what was sent is kept until the answer begins. Frames share their
 //! buffers, so keeping one costs no copy. The library asks for a frame when the backend has room
-//! for one; that shows whether the backend is stuck. What a body may be: `body.rs`.
+//! for one; that shows whether the backend is stuck. The kinds of bodies: `body.rs`.
 
 use crate::body::RequestBody;
 use crate::context::ThreadContext;

@@ -2,7 +2,7 @@
 //! arrive.
 //!
 //! It runs as a task in parallel to the one that waits for the answer, which may begin before the
-//! body is sent. The next frame is asked for when the previous one is written. What a body may be:
+//! body is sent. The next frame is asked for when the previous one is written. The kinds of bodies:
 //! `body.rs`.
 
 use super::{halves, head};

@@ -246,7 +246,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for SessionTasks {
         let (mut alive, ran) = (self.alive.clone(), Rc::clone(&self.ran));
         tokio::task::spawn_local(async move {
             let over = async {
-                // Nothing is ever sent: this fails when the session is dropped.
+                // No message is ever sent: this fails when the session is dropped.
                 let _ = alive.changed().await;
                 tokio::time::sleep(CLOSE_TIMEOUT).await;
             };
