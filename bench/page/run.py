@@ -3,7 +3,8 @@
 
 The binary serves requests of ten thousand clients before a backend that answers at once; then the CPU
 time of the thread of the admin door is read twice, `--seconds` apart, from /proc: without anybody
-who watches, with one page, with several. All on loopback.
+who watches, with one page, with several. Beside it stand the CPU time of the whole process for each
+request, and its resident memory. All on loopback.
 
     cargo build --profile dist -p evenkeel && bench/page/run.py
 """
@@ -34,14 +35,19 @@ def address(client):
     return f"10.{client // 65536}.{client // 256 % 256}.{client % 256}"
 
 
+answered = 0
+
+
 async def visit(port, clients, rest):
     """Asks as one of `clients` after the other; `rest`: seconds between two of them."""
+    global answered
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for client in clients:
         head = f"GET /page/{client % 50} HTTP/1.1\r\nHost: site\r\nX-Forwarded-For: {address(client)}\r\n"
         writer.write(head.encode() + f"User-Agent: agent {client % 700}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(2)
+        answered += 1
         if rest:
             await asyncio.sleep(rest)
     writer.close()
@@ -54,12 +60,23 @@ async def watch(port, seen):
         seen[0] += len(data)
 
 
+def cpu(folder):
+    """CPU seconds of a process or a thread."""
+    fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid):
+    """Resident memory in MB."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024 / 1e6
+
+
 def admin_cpu(pid):
     """CPU seconds of the thread of the admin door."""
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         if (task / "comm").read_text().strip() == "admin":
-            fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            return cpu(task)
     raise SystemExit("no thread is called admin")
 
 
@@ -67,14 +84,16 @@ async def measure(pid, seconds, watchers, port):
     seen = [0]
     tasks = [asyncio.create_task(watch(port, seen)) for _ in range(watchers)]
     await asyncio.sleep(2)
-    before, sent = admin_cpu(pid), seen[0]
+    process = pathlib.Path(f"/proc/{pid}")
+    before, sent, used, requests = admin_cpu(pid), seen[0], cpu(process), answered
     await asyncio.sleep(seconds)
     share = (admin_cpu(pid) - before) / seconds
+    each = 1e6 * (cpu(process) - used) / max(answered - requests, 1)
     per_second = (seen[0] - sent) / seconds / max(watchers, 1)
     for task in tasks:
         task.cancel()
     await asyncio.sleep(1.5)
-    return share, per_second
+    return share, per_second, each, memory(pid)
 
 
 async def main():
@@ -110,8 +129,11 @@ async def main():
         traffic = [asyncio.create_task(visit(port["listen"], endless, 0.01)) for _ in range(4)]
         print(f"{asked.clients} clients, {asked.seconds} s each")
         for watchers in (0, 1, 8):
-            share, sent = await measure(server.pid, asked.seconds, watchers, port["admin"])
-            print(f"{watchers} watch: {100 * share:.2f} % of one core, {sent / 1024:.1f} KiB/s to each")
+            share, sent, each, resident = await measure(server.pid, asked.seconds, watchers, port["admin"])
+            print(
+                f"{watchers} watch: {100 * share:.2f} % of one core, {sent / 1024:.1f} KiB/s to each; "
+                f"{each:.0f} us of CPU for each request, {resident:.1f} MB"
+            )
         for task in traffic:
             task.cancel()
     finally:

@@ -58,9 +58,9 @@ settings! {
         .default_note("the burst of the bucket").example("30s")
         .low("a heavy client soon has full priority again")
         .high("a heavy client pays for longer than any other client benefits");
-    /// Maximum number of requests that wait, some 500 bytes each. When the queue is full, the
-    /// newest request of the client or network with most waiting requests gets 503 with
-    /// `Retry-After`.
+    /// Maximum number of requests that wait, with some 30 kB each for their connections. When the
+    /// queue is full, the newest request of the client or network with most waiting requests gets
+    /// 503 with `Retry-After`.
     pub len_max: usize, LEN_MAX: DefaultedKey<usize> = ConfigKey::whole("len_max")
         .within(1, 1_000_000).default(4_096).low("bursts are refused")
         .high("memory, and waits that clients give up on");
