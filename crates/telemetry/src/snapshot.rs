@@ -83,7 +83,7 @@ pub struct StoreSummary {
     pub owed: i64,
 }
 
-/// One line for people: `store: 3 of 3 connections good, 0 counters to be told`.
+/// One line for people: `store: 3 of 3 connections good, 0 counters to send`.
 impl std::fmt::Display for StoreSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let StoreSummary { good, failed, owed } = self;

@@ -21,7 +21,7 @@ static CLOUDFLARE_NETWORKS: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
 });
 
 /// The date of the list, as it is in its first line.
-const CLOUDFLARE_DATE: &str = "2026-11-27";
+const CLOUDFLARE_DATE: &str = "2026-10-14";
 
 /// An entry of `trusted_proxies`.
 #[derive(Clone, Debug, PartialEq, Eq)]
