@@ -8,12 +8,14 @@ use evenkeel_telemetry::registry::GaugeGuard;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
 use rustix::net::{RecvFlags, recv};
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio::task::unconstrained;
 use tokio_rustls::client::TlsStream;
 
 /// A connection that is not split yet.
@@ -73,7 +75,15 @@ impl UpstreamReader {
     /// last asked the system for events, which is enough for a request that can be sent again
     /// (`may_repeat`). For others this asks the system itself. Under TLS a session ticket may have
     /// arrived, which means nothing.
+    ///
+    /// The runtime reports nothing as ready to a task that has done much since it last yielded.
+    /// This check is exempt, because a connection would seem silent that is not.
     pub(super) fn is_silent(&mut self, cx: &mut Context<'_>, may_repeat: bool) -> bool {
+        let check = poll_fn(|cx| Poll::Ready(self.has_no_event(cx, may_repeat)));
+        matches!(pin!(unconstrained(check)).poll(cx), Poll::Ready(true))
+    }
+
+    fn has_no_event(&mut self, cx: &mut Context<'_>, may_repeat: bool) -> bool {
         let mut byte = [0; 1];
         match self {
             UpstreamReader::Tcp(reader) => {
@@ -169,5 +179,30 @@ impl AsyncWrite for UpstreamWriter {
             UpstreamWriter::Tls(writer) => Pin::new(writer).poll_shutdown(cx),
             UpstreamWriter::Unix(writer) => Pin::new(writer).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::task::coop;
+
+    /// A task notices unexpected bytes, however much it has done since it last yielded.
+    #[tokio::test]
+    async fn a_busy_task_notices_bytes_that_have_arrived() {
+        let (stream, mut backend) = UnixStream::pair().unwrap();
+        let (mut reader, _writer) = UpstreamStream::Unix(stream).into_split();
+        assert!(poll_fn(|cx| Poll::Ready(reader.is_silent(cx, true))).await);
+        backend.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
+        let UpstreamReader::Unix(half) = &reader else { unreachable!("made above") };
+        half.readable().await.unwrap();
+        let noticed = poll_fn(|cx| {
+            while let Poll::Ready(step) = coop::poll_proceed(cx) {
+                step.made_progress();
+            }
+            Poll::Ready(!reader.is_silent(cx, true))
+        });
+        assert!(noticed.await);
     }
 }
