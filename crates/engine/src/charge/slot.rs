@@ -26,11 +26,12 @@ const PROGRESS_RATIO_MIN: u64 = 2;
 /// The relation of a request to the queue.
 #[derive(Clone, Copy)]
 pub(crate) enum QueueSlot {
-    /// The request needs no slot: no action is `queue`, or the whole door is in shadow.
+    /// The request needs no slot: no action is `queue`.
     Free,
-    /// The request is exempt. It never waits, but it will take a slot from the queue.
+    /// The request is exempt, or the whole door is in shadow. It never waits, but it will take a slot
+    /// from the queue: when the shadow ends, the backend still works on what it let pass.
     Exempt,
-    /// The request is exempt and holds a slot beside the queue.
+    /// Such a request, with a slot beside the queue.
     Beside,
     /// The request has no slot. It would ask for one with this arrival.
     Outside(Arrival),
@@ -46,10 +47,10 @@ impl QueueSlot {
     pub(crate) fn of(pending: &PendingRequest, latest: Option<LimitKey>) -> QueueSlot {
         let PendingRequest { request, keys, exempt, burns, weight, .. } = pending;
         let rules = &request.rules;
-        if !rules.queues || rules.shadow {
+        if !rules.queues {
             return QueueSlot::Free;
         }
-        if *exempt {
+        if *exempt || rules.shadow {
             return QueueSlot::Exempt;
         }
         let place =
