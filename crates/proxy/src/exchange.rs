@@ -187,12 +187,10 @@ async fn answered(
     if visitor.is_some() {
         visitor::remove_cookie(&mut head.headers);
     }
+    let may_repeat = upload.is_nothing() && head.method.is_idempotent();
     let forwarded = forwarded(link, site, (head, found, trusted), upload);
     let request = forwarded.map_err(|status| fatal(thread, &form, status))?;
-    let needs = ConnectionNeeds {
-        switches: link.upgrade.may_switch(),
-        may_repeat: request.body.is_nothing() && request.head.method.is_idempotent(),
-    };
+    let needs = ConnectionNeeds { switches: link.upgrade.may_switch(), may_repeat };
     let asking = AskContext { thread, link, site, account: &account, needs };
     let failure = match asking.ask(request).await {
         Ok((answer, lease)) => {
