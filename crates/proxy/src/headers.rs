@@ -364,7 +364,7 @@ pub(super) fn peer_request(
             || (trust.header().is_none() && headers.contains_key(X_REAL_IP));
         return PeerRequest::Trusted { has_address };
     }
-    let forwards = found.has(FieldKinds::FORWARDING);
+    let forwards = found.has(FieldKinds::FORWARDING) || found.has(FieldKinds::CDN_CLIENT);
     PeerRequest::Other(ForwardingHeaders::of(|name| forwards && headers.contains_key(name)))
 }
 
@@ -392,6 +392,8 @@ impl FieldKinds {
     const FORWARDING: FieldKinds = FieldKinds(1 << 8);
     const EXPECT: FieldKinds = FieldKinds(1 << 9);
     const PROXY: FieldKinds = FieldKinds(1 << 10);
+    /// The address of the client as CDNs write it, in fields of their own.
+    const CDN_CLIENT: FieldKinds = FieldKinds(1 << 11);
 
     /// Fields in addition to `Connection` that end here, in both directions.
     const DROPPED: [(FieldKinds, HeaderName); 6] = [
@@ -417,6 +419,8 @@ impl FieldKinds {
         let name = name.as_str().as_bytes();
         match name.first() {
             Some(b'c') if name == b"connection" => FieldKinds::CONNECTION,
+            Some(b'c') if name == b"cf-connecting-ip" => FieldKinds::CDN_CLIENT,
+            Some(b'f') if name == b"fastly-client-ip" => FieldKinds::CDN_CLIENT,
             Some(b'e') if name == b"expect" => FieldKinds::EXPECT,
             Some(b'k') if name == b"keep-alive" => FieldKinds::KEEP_ALIVE,
             Some(b'p') => match name {
@@ -429,6 +433,7 @@ impl FieldKinds {
             Some(b't') => match name {
                 b"te" => FieldKinds::TE,
                 b"transfer-encoding" => FieldKinds::TRANSFER_ENCODING,
+                b"true-client-ip" => FieldKinds::CDN_CLIENT,
                 _ => FieldKinds::default(),
             },
             Some(b'u') if name == b"upgrade" => FieldKinds::UPGRADE,
@@ -585,6 +590,7 @@ fn join<'a>(lines: impl Iterator<Item = &'a [u8]>, last: &[u8]) -> Option<Header
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_config::settings::ClientAddress;
     use http::Request;
 
     fn head(target: &str, lines: &[(&'static str, &str)]) -> Parts {
@@ -614,6 +620,21 @@ mod tests {
             sent.append(name, HeaderValue::from_bytes(value).expect("a value"));
         });
         Ok(sent)
+    }
+
+    #[test]
+    fn every_header_that_names_a_client_is_noticed() {
+        let trust = ProxyTrust::new(&[], &ClientAddress::XForwardedFor);
+        for name in evenkeel_telemetry::untrusted_proxy::FORWARDING_HEADERS {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static("203.0.113.9"));
+            let peer = IpAddr::from([192, 0, 2, 1]);
+            let found = FieldKinds::look(&headers);
+            let PeerRequest::Other(seen) = peer_request(&headers, found, (&trust, peer)) else {
+                panic!("{name}: not trusted");
+            };
+            assert_eq!(seen.names(), [name]);
+        }
     }
 
     #[test]
