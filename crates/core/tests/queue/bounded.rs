@@ -93,7 +93,7 @@ fn a_search_stays_within_the_bound_and_goes_on_without_it() {
     assert!(without > 8, "{without}");
 }
 
-/// A hundred clients of a backend that completes 50 000 brief requests a second: all of them run at
+/// 64 clients of a backend that completes 50 000 brief requests a second: all of them run at
 /// once, although the search has no more than a few slots for each processor. A route that takes
 /// long has only those.
 #[test]
@@ -104,7 +104,7 @@ fn brief_requests_run_at_once_and_long_ones_do_not() {
     let mut running = std::collections::VecDeque::new();
     for number in 0..150_000 {
         if number == 0 {
-            arrive_at_cost(&mut admission, 100, cost, now);
+            arrive_at_cost(&mut admission, 64, cost, now);
         }
         running.extend(dispatched(&mut admission, now));
         now = now.plus(took);
@@ -114,7 +114,7 @@ fn brief_requests_run_at_once_and_long_ones_do_not() {
         arrive_at_cost(&mut admission, 1, cost, now);
     }
     running.extend(dispatched(&mut admission, now));
-    assert_eq!((running.len(), admission.concurrency()), (100, 4));
+    assert_eq!((running.len(), admission.concurrency()), (64, 4));
     for id in running.drain(..) {
         admission.handle_done(id, Cost(cost), None, now);
     }

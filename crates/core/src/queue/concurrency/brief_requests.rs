@@ -38,6 +38,9 @@ const PERIODS_AGAINST_MIN: u32 = 2;
 const STAYING_REQUESTS_MAX: f64 = 0.25;
 /// The number of requests for each processor that always have room. With more, no more gets done.
 const ROOM_PER_PROCESSOR: usize = 4;
+/// The upper bound of [`BriefSlots`] for each processor. If requests that were brief all turn long
+/// at once, because a cache was emptied, this many of them are with the backend before it shows.
+const BRIEF_PER_PROCESSOR_MAX: usize = 64;
 
 const _: () = {
     assert!(PERIODS_FOR_MIN as u64 * PERIOD_MIN.0 == crate::units::SECOND, "its doc says a second");
@@ -75,6 +78,7 @@ impl BriefRequestDetector {
     /// The slots for requests that are known to be brief, before this many processors.
     pub fn slots(&self, processors: usize) -> BriefSlots {
         let count = self.completed[0].max(self.completed[1]);
+        let count = count.min(BRIEF_PER_PROCESSOR_MAX * processors);
         if !self.holds || count <= ROOM_PER_PROCESSOR * processors {
             return BriefSlots::default();
         }
