@@ -335,7 +335,7 @@ section! {
 }
 
 section! {
-    /// The server behind the proxy, or a [list](#proxybackend) of at most 64.
+    /// The server behind the proxy, or a [list](#proxybackend) of at most 64 that serve the same.
     BACKEND: ListKey<BackendAddress> = ConfigKey::text("backend", backend::backend)
         .list_with(|| vec![BackendAddress::http("127.0.0.1:80")]);
     /// Sections with `match` and `as`, such as `{match: "host:*.googlebot.com", as:

@@ -28,8 +28,8 @@ const PROGRESS_RATIO_MIN: u64 = 2;
 pub(crate) enum QueueSlot {
     /// The request needs no slot: no action is `queue`.
     Free,
-    /// The request is exempt, or the whole door is in shadow. It never waits, but it will take a slot
-    /// from the queue: when the shadow ends, the backend still works on what it let pass.
+    /// The request is exempt, or the whole door is in shadow. It never waits, but it will take a
+    /// slot from the queue: when the shadow ends, the backend still works on what it let pass.
     Exempt,
     /// Such a request, with a slot beside the queue.
     Beside,

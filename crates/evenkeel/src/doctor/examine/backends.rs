@@ -48,7 +48,7 @@ pub fn reachable(facts: &SetupFacts) -> Option<Examined> {
         "{all} of {all} answer; slowest {}: connected in {connect} ms, status {} in {took} ms",
         one.name, answer.status
     );
-    let failing = answers(facts).find(|(_, answer)| answer.status >= 500);
+    let failing = answers(facts).find(|(_, answer)| answer.status >= 500 && !refuses_head(answer));
     if let Some((one, answer)) = failing {
         let found = format!("{} answers with status {}", one.name, answer.status);
         return warning(found, [format!("curl -I {}", one.name)]);
@@ -62,8 +62,16 @@ pub fn reachable(facts: &SetupFacts) -> Option<Examined> {
     fine(found)
 }
 
+/// Whether a backend does not know the method of the check. That says nothing about others.
+fn refuses_head(answer: &BackendAnswer) -> bool {
+    matches!(answer.status, 405 | 501)
+}
+
 pub fn keep_alive(facts: &SetupFacts) -> Option<Examined> {
     let (first, answer) = answers(facts).next()?;
+    if let Some((one, answer)) = answers(facts).find(|(_, answer)| refuses_head(answer)) {
+        return unknown(format!("{} answers HEAD with status {}", one.name, answer.status));
+    }
     if let Some((one, _)) = answers(facts).find(|(_, answer)| !answer.keeps_alive) {
         return warning(
             format!("{} closes the connection after each answer", one.name),

@@ -577,12 +577,12 @@ fn backends() {
     let closes = |one: &mut BackendFacts| {
         one.answer = Some(Ok(BackendAnswer { keeps_alive: false, ..answer() }));
     };
-    expect(
-        found("keep-alive", with(closes)),
-        Warning,
-        "closes the connection",
-        "keepalive_timeout",
-    );
+    expect(found("keep-alive", with(closes)), Warning, "closes the conn", "keepalive_timeout");
+    let no_head = |one: &mut BackendFacts| {
+        let answer = BackendAnswer { status: 501, keeps_alive: false, ..answer() };
+        one.answer = Some(Ok(answer));
+    };
+    expect(found("keep-alive", with(no_head)), Unknown, "answers HEAD with status 501", "");
     expect(found("backend", with(|one| one.answer = None)), Unknown, "--no-probe", "");
     let failures = "evenkeel_backend_failures_total{kind=\"connect\"} 90\n\
                     evenkeel_backend_failures_total{kind=\"closed\"} 10";
