@@ -495,6 +495,8 @@ fn in_shadow_nobody_waits() {
     backend.head();
     ask(&mut second, "192.0.2.2", "/2");
     stage.backend().head();
+    // They still run when the shadow ends.
+    is_crowd(&stage, 0, 2);
     answer(&mut backend, "5s");
     first.message();
     let mut third = stage.client();
