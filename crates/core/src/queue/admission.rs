@@ -232,9 +232,13 @@ impl Admission {
         now: Time,
     ) -> bool {
         let stayed = self.search.is_some() && self.queue.stays(id);
+        let held = self.queue.ran_for(id, now);
         let is_telling = self.queue.handle_done(id, cost, now);
         if let Some((route, elapsed)) = worked {
             let waiting = self.queue.waiting() > 0;
+            // A request that waited has its slot before its task is woken. The search counts it
+            // from then on, so its time has to begin there too.
+            let elapsed = elapsed.max(held);
             self.bound_search(now);
             match &mut self.search {
                 Some(search) if stayed => search.handle_stay_end(route, elapsed),

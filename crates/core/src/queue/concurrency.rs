@@ -290,7 +290,8 @@ impl ConcurrencySearch {
         let floor = self.floor();
         let size = match self.unit {
             WorkUnit::CpuTime => {
-                self.brief.note(elapsed, self.in_flight.held_at(now), self.least, now);
+                let InFlight { running, .. } = self.in_flight;
+                self.brief.note(elapsed, (self.in_flight.held_at(now), running), self.least, now);
                 1.0
             }
             WorkUnit::Tokens => cost.as_units().max(SIZE_MIN),

@@ -109,7 +109,8 @@ fn brief_requests_run_at_once_and_long_ones_do_not() {
         running.extend(dispatched(&mut admission, now));
         now = now.plus(took);
         let id = running.pop_front().expect("one runs");
-        let worked = Some((RouteHash::UNKNOWN, Nanos(took.0 * (running.len() as u64 + 1))));
+        // Its task was woken some time after it got its slot.
+        let worked = Some((RouteHash::UNKNOWN, Nanos(took.0 * running.len() as u64 / 2)));
         admission.handle_done(id, Cost(cost), worked, now);
         arrive_at_cost(&mut admission, 1, cost, now);
     }

@@ -86,9 +86,15 @@ impl BriefRequestDetector {
         BriefSlots { count, cost_max: Cost(work / count as u64) }
     }
 
-    /// Notes that a request took `elapsed`, and that all requests so far have spent `held` seconds
-    /// with the backend. At the end of a period `room` may change.
-    pub fn note(&mut self, elapsed: Nanos, held: f64, processors: usize, now: Time) {
+    /// Notes that a request took `elapsed`, that all requests so far have spent `held` seconds with
+    /// the backend, and that `running` are there. At the end of a period `room` may change.
+    pub fn note(
+        &mut self,
+        elapsed: Nanos,
+        (held, running): (f64, usize),
+        processors: usize,
+        now: Time,
+    ) {
         let seconds = elapsed.as_secs_f64();
         if self.since.is_none() {
             self.held_before = held - seconds;
@@ -104,7 +110,10 @@ impl BriefRequestDetector {
         let (moment, age) = (UNNOTICED_WAIT.as_secs_f64(), age.as_secs_f64());
         let completed = f64::from(self.count) * moment / age;
         let few = completed < (ROOM_PER_PROCESSOR * processors) as f64;
-        let some_stay = held - self.held_before - self.sum > STAYING_REQUESTS_MAX * age;
+        // Those that are there now have spent some time, and those that were there before, too.
+        let carried = running as f64 * self.sum / f64::from(self.count);
+        let unaccounted = held - self.held_before - self.sum;
+        let some_stay = unaccounted > STAYING_REQUESTS_MAX * age + carried;
         let long_mean = f64::from(LONG_MEAN_RATIO) * moment;
         let is_against = few || some_stay || self.squares > long_mean * self.sum;
         let (spoken_for, against) = match is_against {
@@ -140,7 +149,7 @@ mod tests {
         let mut brief = BriefRequestDetector::default();
         for number in 0..=count {
             let took = times[number as usize % times.len()];
-            brief.note(Nanos(took * US), 0.0, 2, Time(1 + number * apart * US));
+            brief.note(Nanos(took * US), (0.0, 0), 2, Time(1 + number * apart * US));
         }
         brief.room(2)
     }
@@ -171,7 +180,7 @@ mod tests {
             for number in 0..=2_000 {
                 let now = Time(from_ms * 1_000 * US + number * 50 * US);
                 in_flight.run(beside + 1, Time(now.0.saturating_sub(40 * US)));
-                brief.note(Nanos(40 * US), in_flight.held_at(now), 2, now);
+                brief.note(Nanos(40 * US), (in_flight.held_at(now), beside), 2, now);
                 in_flight.run(beside, now);
             }
             brief.room(2)
@@ -187,7 +196,8 @@ mod tests {
         let mut brief = BriefRequestDetector::default();
         let mut stretch = |from_ms: u64, took: u64| {
             for number in 0..=2_000 {
-                brief.note(Nanos(took * US), 0.0, 2, Time(from_ms * 1_000 * US + number * 50 * US));
+                let now = Time(from_ms * 1_000 * US + number * 50 * US);
+                brief.note(Nanos(took * US), (0.0, 0), 2, now);
             }
             brief.room(2)
         };
