@@ -14,6 +14,7 @@ pub(super) mod settings;
 use super::failure::UpstreamFailure;
 use super::link::ClientLink;
 use super::link::list::LinkList;
+use super::outbox::Outbox;
 use super::room::{ProxyShared, ThreadRoom};
 use evenkeel_core::units::Time;
 use evenkeel_runtime::clock::Clock;
@@ -35,6 +36,7 @@ pub(super) struct ThreadContext {
     pub(super) watch: Arc<Watch>,
     settings: RefCell<Rc<ThreadSettings>>,
     pub(super) room: Rc<ThreadRoom>,
+    pub(super) outbox: Rc<Outbox>,
     /// The engine's clock, as of the last sweep.
     now: Cell<Time>,
     pub(super) links: LinkList,
@@ -64,6 +66,7 @@ impl ThreadContext {
             watch,
             settings: RefCell::new(settings),
             room: ThreadRoom::new(shared),
+            outbox: Rc::default(),
             now: Cell::new(clock.now()),
             links: LinkList::default(),
             streams: LinkList::default(),
@@ -118,6 +121,7 @@ impl ThreadContext {
     /// continue without its client. Returns the number of connections that are still open.
     pub(super) fn stop(&self) -> usize {
         self.stopping.set(true);
+        self.outbox.send();
         self.links.len()
     }
 

@@ -15,6 +15,7 @@ pub(super) mod write_batch;
 use super::context::settings::HEADER_BYTES_MAX;
 use super::exchange;
 use super::link::ClientLink;
+use super::outbox::DeferredStream;
 use super::worker::ProxyWorker;
 use arc_swap::ArcSwap;
 use evenkeel_telemetry::counts::ConnectionRefusal;
@@ -64,7 +65,7 @@ pub(super) async fn converse(
     link: Rc<ClientLink>,
     shown: Option<LiveServerConfig>,
 ) {
-    let mut begun = SniffedStream::new(stream);
+    let mut begun = SniffedStream::new(DeferredStream::new(stream, &worker.thread.outbox));
     let said = worker.thread.settings().trust.expects_proxy_header(link.peer.address());
     if said && !introduced(worker, &mut begun, &link).await {
         return;

@@ -8,7 +8,7 @@
 //! A file names only files below it, in this order (`ci/circles`): `accept`, `sweep`; `front`, a
 //! connection; `exchange`, a request; `download`, `abort`; `worker`, a thread with its backends;
 //! `backends`; `wire`, HTTP to a backend; `body`; `context`, what connections share; `link`, the
-//! state of one; `room`, `account`, `headers`, `timer`, `failure`.
+//! state of one; `outbox`, `room`, `account`, `headers`, `timer`, `failure`.
 
 mod abort;
 mod accept;
@@ -24,6 +24,7 @@ mod failure;
 mod front;
 mod headers;
 mod link;
+mod outbox;
 mod redirect;
 mod room;
 mod signed;
@@ -155,6 +156,7 @@ pub fn start_on(
                 }
             }
             tokio::task::spawn_local(Rc::clone(&worker).sweep());
+            tokio::task::spawn_local(Rc::clone(&worker.thread.outbox).run());
             orders.follow(&*worker, accepting).await;
             worker.stop()
         }

@@ -10,6 +10,7 @@ use super::{ConnectionNeeds, ConnectionSharing, UpstreamBackend};
 use crate::context::ThreadContext;
 use crate::context::settings::ThreadSettings;
 use crate::failure::UpstreamFailure;
+use crate::outbox::DeferredStream;
 use crate::wire::halves::UpstreamStream;
 use crate::wire::{Http1Connection, Http2Session, StreamCall, UpstreamWire};
 use evenkeel_config::settings::BackendScheme;
@@ -94,7 +95,7 @@ async fn made(
     switches: bool,
 ) -> Result<NewConnection, UpstreamFailure> {
     let reached = async {
-        let (stream, streams) = reach(backend, switches).await?;
+        let (stream, streams) = reach(thread, backend, switches).await?;
         let counted = thread.watch.proxy.backend_connections.hold();
         if !streams {
             let running = Rc::downgrade(&backend.running);
@@ -113,6 +114,7 @@ async fn made(
 /// Connects to the first of the backend's addresses that answers. Returns whether the connection is
 /// HTTP/2.
 async fn reach(
+    thread: &ThreadContext,
     backend: &UpstreamBackend,
     switches: bool,
 ) -> Result<(UpstreamStream, bool), UpstreamFailure> {
@@ -123,6 +125,7 @@ async fn reach(
     }
     let stream = connect(backend).await?;
     let _ = stream.set_nodelay(true);
+    let stream = DeferredStream::new(stream, &thread.outbox);
     if backend.tls.is_none() {
         return Ok((UpstreamStream::Tcp(stream), streams));
     }
@@ -133,9 +136,9 @@ async fn reach(
 
 async fn secured(
     backend: &UpstreamBackend,
-    stream: TcpStream,
+    stream: DeferredStream,
     switches: bool,
-) -> Result<TlsStream<TcpStream>, UpstreamFailure> {
+) -> Result<TlsStream<DeferredStream>, UpstreamFailure> {
     let Some((config, name)) = &backend.tls else {
         return Err(UpstreamFailure::new(BackendFault::Tls));
     };

@@ -54,7 +54,7 @@ pub(super) async fn read_hello(begun: &mut SniffedStream, link: &ClientLink) {
 /// client uses HTTP/2, so a second comparison follows if the handshake took too long.
 pub(super) fn compare_round_trips(stream: &mut SniffedStream, link: &ClientLink, streams: bool) {
     let Some((answered, since_read)) = stream.end_timing() else { return };
-    let Some(TcpTimes { round_trip, since_data }) = tcp_info::times(stream.socket()) else {
+    let Some(TcpTimes { round_trip, since_data }) = tcp_info::times(&stream.socket()) else {
         return;
     };
     // The answer may have waited for this thread.

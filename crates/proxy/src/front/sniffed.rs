@@ -4,8 +4,10 @@
 //! interpreted here.
 
 use crate::link::ClientLink;
+use crate::outbox::DeferredStream;
 use evenkeel_core::units::Time;
 use evenkeel_runtime::clock::Clock;
+use std::cell::Ref;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,7 +23,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection, and the bytes already read from it.
 pub(super) struct SniffedStream {
-    stream: TcpStream,
+    stream: DeferredStream,
     /// The bytes read in advance. Those from index `given` on have not been handed to a reader.
     read: Vec<u8>,
     given: usize,
@@ -40,7 +42,7 @@ struct HandshakeTiming {
 
 impl SniffedStream {
     /// A connection before the first read.
-    pub(super) fn new(stream: TcpStream) -> SniffedStream {
+    pub(super) fn new(stream: DeferredStream) -> SniffedStream {
         SniffedStream { stream, read: Vec::new(), given: 0, timing: None }
     }
 
@@ -49,8 +51,8 @@ impl SniffedStream {
         &self.read[self.given..]
     }
 
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.stream
+    pub(super) fn socket(&self) -> Ref<'_, TcpStream> {
+        self.stream.socket()
     }
 
     /// Begins to measure how long the peer takes to answer what is written.
@@ -89,6 +91,7 @@ impl SniffedStream {
         if let Some(timing) = &mut self.timing
             && polled.is_ready()
         {
+            self.stream.send();
             timing.written = Some(timing.clock.now());
         }
         polled

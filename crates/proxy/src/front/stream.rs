@@ -77,6 +77,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
 
     /// Records whether a write is stuck.
     fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
+        if self.link.prints.note_write(&self.thread.clock) {
+            self.thread.outbox.send();
+        }
         self.link.writes.stuck().track(poll, self.thread.now())
     }
 
@@ -126,7 +129,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.link.prints.note_write(&self.thread.clock);
         self.note(poll)
     }
 
@@ -136,7 +138,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = poll_write_slices(&mut self.inner, cx, slices);
-        self.link.prints.note_write(&self.thread.clock);
         self.note(poll)
     }
 

@@ -82,13 +82,15 @@ impl LinkPrints {
         }
     }
 
-    /// Notes that bytes were written to the client.
-    pub(crate) fn note_write(&self, clock: &Clock) {
-        if let Some(found) = self.0.get()
-            && let Some(pending) = &mut found.pending.borrow_mut().acknowledgement
-        {
+    /// Notes that bytes are written to the client. Returns whether the time until its answer is
+    /// measured.
+    pub(crate) fn note_write(&self, clock: &Clock) -> bool {
+        let Some(found) = self.0.get() else { return false };
+        let pending = &mut found.pending.borrow_mut().acknowledgement;
+        pending.as_mut().is_some_and(|pending| {
             pending.written.get_or_insert_with(|| clock.now());
-        }
+            true
+        })
     }
 }
 

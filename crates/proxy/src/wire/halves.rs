@@ -3,6 +3,7 @@
 //! A closed enum and not a trait object: over TCP, which is the usual case, a call costs a
 //! comparison. How connections are made: `backends/connector.rs`.
 
+use crate::outbox::DeferredStream;
 use bytes::Bytes;
 use evenkeel_telemetry::registry::GaugeGuard;
 use rustix::io::Errno;
@@ -14,14 +15,14 @@ use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
-use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio::net::{UnixStream, unix};
 use tokio::task::unconstrained;
 use tokio_rustls::client::TlsStream;
 
 /// A connection that is not split yet.
 pub(crate) enum UpstreamStream {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tcp(DeferredStream),
+    Tls(Box<TlsStream<DeferredStream>>),
     Unix(UnixStream),
 }
 
@@ -37,8 +38,8 @@ pub(crate) struct UpstreamTunnel {
 
 /// The half that is read from.
 pub(crate) enum UpstreamReader {
-    Tcp(tcp::OwnedReadHalf),
-    Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
+    Tcp(DeferredStream),
+    Tls(ReadHalf<Box<TlsStream<DeferredStream>>>),
     Unix(unix::OwnedReadHalf),
     /// The reader was moved out.
     None,
@@ -46,8 +47,8 @@ pub(crate) enum UpstreamReader {
 
 /// The half that is written to.
 pub(crate) enum UpstreamWriter {
-    Tcp(tcp::OwnedWriteHalf),
-    Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
+    Tcp(DeferredStream),
+    Tls(WriteHalf<Box<TlsStream<DeferredStream>>>),
     Unix(unix::OwnedWriteHalf),
 }
 
@@ -55,8 +56,7 @@ impl UpstreamStream {
     pub(super) fn into_split(self) -> (UpstreamReader, UpstreamWriter) {
         match self {
             UpstreamStream::Tcp(stream) => {
-                let (reader, writer) = stream.into_split();
-                (UpstreamReader::Tcp(reader), UpstreamWriter::Tcp(writer))
+                (UpstreamReader::Tcp(stream.clone()), UpstreamWriter::Tcp(stream))
             }
             UpstreamStream::Tls(stream) => {
                 let (reader, writer) = tokio::io::split(stream);
@@ -87,8 +87,8 @@ impl UpstreamReader {
         let mut byte = [0; 1];
         match self {
             UpstreamReader::Tcp(reader) => {
-                let stream: &TcpStream = reader.as_ref();
-                (may_repeat && stream.poll_read_ready(cx).is_pending()) || has_nothing(stream)
+                let stream = reader.socket();
+                (may_repeat && stream.poll_read_ready(cx).is_pending()) || has_nothing(&*stream)
             }
             UpstreamReader::Unix(reader) => {
                 let stream: &UnixStream = reader.as_ref();
@@ -110,7 +110,7 @@ impl UpstreamReader {
     pub(super) fn acknowledge(&self) {
         if let UpstreamReader::Tcp(reader) = self {
             // If this fails, the connection is only slower.
-            let _ = set_tcp_quickack(reader.as_ref(), true);
+            let _ = set_tcp_quickack(&*reader.socket(), true);
         }
     }
 }
