@@ -159,6 +159,38 @@ fn a_pooled_connection_that_was_closed_costs_the_client_nothing() {
     stage.backend_is_left_alone();
 }
 
+/// A backend may close an idle connection with a 408 that crosses with the next request.
+#[test]
+fn a_408_for_the_idle_connection_is_no_answer_to_the_next_request() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    client.get("/1");
+    let mut backend = stage.backend();
+    backend.message();
+    backend.answer("one");
+    client.message();
+    client.get("/2");
+    backend.message();
+    let timeout = "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    backend.send(timeout);
+    let mut backend = stage.backend();
+    assert!(backend.message().head.starts_with("GET /2 "));
+    // On a new connection it is the answer.
+    backend.send(timeout);
+    assert_eq!(client.message().status(), 408);
+    client.get("/3");
+    let mut backend = stage.backend();
+    backend.message();
+    backend.answer("three");
+    client.message();
+    // A POST may have an effect twice, so its client decides.
+    client.send("POST /4 HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\nx");
+    backend.message();
+    backend.send(timeout);
+    assert_eq!(client.message().status(), 408);
+    stage.backend_is_left_alone();
+}
+
 #[test]
 fn a_fresh_connection_that_fails_is_not_tried_again() {
     let stage = Stage::open(|_| {});

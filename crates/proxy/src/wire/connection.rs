@@ -19,7 +19,7 @@ use crate::timer::WaitTimer;
 use bytes::{Buf, Bytes, BytesMut};
 use evenkeel_telemetry::registry::GaugeGuard;
 use http::request::Parts;
-use http::{HeaderMap, Method, Response};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use std::io;
 use std::pin::{Pin, pin};
@@ -74,6 +74,8 @@ pub(crate) struct Http1Connection {
     /// The size of the next read, in bytes.
     read_bytes: usize,
     expected: ExpectedPart,
+    /// Whether an earlier request has been answered.
+    has_answered: bool,
     /// Whether another request may follow the current one.
     keeps: bool,
     method: Method,
@@ -103,6 +105,7 @@ impl Http1Connection {
             unread: BytesMut::new(),
             read_bytes: READ_BYTES.0,
             expected: ExpectedPart::Nothing,
+            has_answered: false,
             keeps: true,
             method: Method::GET,
             request: Vec::new(),
@@ -199,6 +202,10 @@ impl Http1Connection {
         loop {
             if let Some(answer) = head::read(&mut self.unread, &self.method, &mut self.room)? {
                 self.keeps &= answer.keeps;
+                if self.is_idle_timeout(&answer.head) {
+                    return Poll::Ready(Err(WireError::Closed));
+                }
+                self.has_answered = true;
                 self.expected = match answer.framing {
                     BodyFraming::Length(0) => ExpectedPart::Nothing,
                     BodyFraming::Length(length) => ExpectedPart::Length(length),
@@ -219,6 +226,21 @@ impl Http1Connection {
                 }
             };
         }
+    }
+
+    /// Whether the backend has said that the connection was idle for too long (RFC 9110, 15.5.9)
+    /// while the request was on its way. It is not an answer to the request, which may be sent
+    /// again.
+    fn is_idle_timeout(&mut self, head: &Response<()>) -> bool {
+        let is_idle_timeout = self.has_answered
+            && !self.keeps
+            && head.status() == StatusCode::REQUEST_TIMEOUT
+            && !self.request.is_empty()
+            && self.method.is_idempotent();
+        if is_idle_timeout {
+            self.unread.clear();
+        }
+        is_idle_timeout
     }
 
     /// Whether the backend has already closed the connection within the body that it announced.
