@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::{spawn_local, yield_now};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// A connection with as little room as the system allows, and its other end.
 async fn pair(outbox: &Rc<Outbox>) -> (DeferredStream, TcpStream) {
@@ -121,13 +121,16 @@ fn a_writer_that_waits_for_room_is_woken() {
         let (mut stream, mut peer) = pair(&outbox).await;
         let all = content(40 * SHORT_BYTES);
         let sent = all.clone();
+        let same = stream.clone();
         let writing = spawn_local(async move {
             for piece in sent.chunks(SHORT_BYTES) {
                 stream.write_all(piece).await.unwrap();
             }
             stream
         });
-        sleep(Duration::from_millis(20)).await;
+        while !same.socket.has_rest() {
+            yield_now().await;
+        }
         assert!(!writing.is_finished(), "there is no room for all of it");
         assert!(received(&mut peer, all.len()).await == all);
         drop(writing.await.unwrap());
@@ -156,7 +159,8 @@ fn after_a_failed_send_writes_fail() {
         let (mut stream, peer) = pair(&outbox).await;
         set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
         drop(peer);
-        sleep(Duration::from_millis(20)).await;
+        // The end has arrived.
+        let _ = poll_fn(|cx| stream.socket().poll_read_ready(cx)).await;
         // The first one may be accepted: the end is noticed when it is sent.
         let first = stream.write_all(b"a").await;
         yield_now().await;
