@@ -1,14 +1,13 @@
-//! Gathers the short writes of a thread's connections and sends them one after the other, when all
-//! tasks that could run have run.
+//! Gathers the short writes of a thread's connections and sends them together, once all tasks that
+//! are ready have run.
 //!
-//! The code that handles requests and the system's code that sends displace each other from the
-//! processor's caches, and a receiver that sleeps is woken once for all that is sent at that time.
-//! So sending together costs less. Nothing waits for more to come. Figures: docs/performance.md,
-//! "Deferred sends".
+//! Handling a request and sending evict each other's code from the processor's caches, and a
+//! sleeping receiver is woken once for everything sent at that time. So sending together costs
+//! less. No write waits for others to come. Figures: docs/performance.md, "Deferred sends".
 //!
-//! A stream accepts a short write only if the system seems to have room for it. If it has none
-//! after all, the rest is sent by a task of its own, and later writes to the stream wait for that.
-//! If a send fails, so does the next write.
+//! A stream accepts a short write only if the socket seems to have room. If it has none, a separate
+//! task sends the rest, and later writes to the stream wait for it. If a send fails, the next write
+//! fails too.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::future::poll_fn;
@@ -92,7 +91,7 @@ struct Socket {
     stream: RefCell<TcpStream>,
     /// Whether some of its bytes are in the outbox.
     gathered: Cell<bool>,
-    /// The bytes for which the system had no room, and the writer that waits until they are sent.
+    /// Bytes for which the socket had no room, and the writer that waits until they are sent.
     rest: RefCell<Vec<u8>>,
     writer: RefCell<Option<Waker>>,
     /// The error of a send.
@@ -109,8 +108,7 @@ impl Socket {
         let sent = self.try_send(bytes);
         if sent < bytes.len() {
             self.rest.borrow_mut().extend_from_slice(&bytes[sent..]);
-            // It ends with the socket: whoever gives a connection up does not wait for a peer that
-            // reads nothing.
+            // The task ends when the socket is dropped, even if the peer reads nothing.
             let socket = Rc::downgrade(self);
             tokio::task::spawn_local(poll_fn(move |cx| match Weak::upgrade(&socket) {
                 Some(socket) => socket.poll_send_rest(cx),
@@ -119,7 +117,7 @@ impl Socket {
         }
     }
 
-    /// Sends what the system has room for. Returns how many of `bytes` are done with.
+    /// Sends as much as the socket has room for. Returns the number of bytes sent or lost.
     fn try_send(&self, bytes: &[u8]) -> usize {
         use io::ErrorKind::{Interrupted, WouldBlock};
         match self.stream.borrow().try_write(bytes) {
@@ -129,7 +127,7 @@ impl Socket {
         }
     }
 
-    /// Notes an error. Returns `length`: the bytes are done with.
+    /// Records an error. Returns `length`: the bytes are lost.
     fn fail(&self, error: &io::Error, length: usize) -> usize {
         self.failed.set(Some(error.kind()));
         length
@@ -247,7 +245,7 @@ impl AsyncWrite for DeferredStream {
         true
     }
 
-    /// Waits if the system has no room for what was written. Does not send what is gathered.
+    /// Waits if the socket has no room for earlier writes. Does not send gathered bytes.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_rest(cx)
     }
