@@ -6,7 +6,7 @@
 //!
 //! The prefixes are in a hash table. A lookup hashes the tag once from its start, and probes the
 //! table at each length that some prefix has. So a lookup takes one probe for each different
-//! length, however many prefixes there are.
+//! length, however many prefixes there are. The empty prefix takes none.
 
 use crate::key::{KeyHash, KeyHasher, KeySeed};
 use alloc::vec::Vec;
@@ -18,7 +18,9 @@ pub const PREFIX_BYTES_MAX: usize = 256;
 /// The prefixes of a door's rules.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixTable {
-    /// The bytes of all prefixes, concatenated.
+    /// The rule of the empty prefix, if there is one.
+    every_tag: Option<u32>,
+    /// The bytes of all other prefixes, concatenated.
     bytes: Vec<u8>,
     entries: Vec<PrefixEntry>,
     /// Maps the hash of a prefix to its index in `entries`.
@@ -37,9 +39,11 @@ struct PrefixEntry {
 }
 
 impl PartialEq for PrefixTable {
-    /// Compares only these two fields; the others are derived from them.
+    /// Compares only these fields; the others are derived from them.
     fn eq(&self, other: &PrefixTable) -> bool {
-        self.bytes == other.bytes && self.entries == other.entries
+        self.every_tag == other.every_tag
+            && self.bytes == other.bytes
+            && self.entries == other.entries
     }
 }
 
@@ -60,6 +64,10 @@ impl PrefixTable {
     }
 
     fn insert(&mut self, prefix: &[u8], rule: u32) {
+        if prefix.is_empty() {
+            self.every_tag.get_or_insert(rule);
+            return;
+        }
         let PrefixTable { bytes, entries, index, .. } = self;
         let (Ok(start), Ok(place), 0..=PREFIX_BYTES_MAX) =
             (u32::try_from(bytes.len()), u32::try_from(entries.len()), prefix.len())
@@ -81,16 +89,17 @@ impl PrefixTable {
     /// The index of the rule that counts `tag`; `None` if no prefix matches.
     #[must_use]
     pub fn find(&self, tag: &[u8]) -> Option<u32> {
-        let (mut found, mut hash, mut at) = (None, FNV_OFFSET_BASIS, 0);
+        let (mut found, mut hash, mut at) = (self.every_tag, FNV_OFFSET_BASIS, 0);
         for len in self.lengths.iter().map(|len| usize::from(*len)) {
             let Some(more) = tag.get(at..len) else { break };
             hash = fold(hash, more);
             at = len;
             let is_it =
                 |place: &u32| slice(&self.bytes, &self.entries[*place as usize]) == &tag[..len];
-            found = self.index.find(spread(hash), is_it).or(found);
+            let place = self.index.find(spread(hash), is_it);
+            found = place.map(|place| self.entries[*place as usize].rule).or(found);
         }
-        found.map(|place| self.entries[*place as usize].rule)
+        found
     }
 }
 
