@@ -29,6 +29,7 @@ use endpoints::{EndpointMemory, Endpoints};
 use evenkeel_config::settings::{ExtAuthzSettings, ExtProcSettings, ProxySettings, Settings};
 use evenkeel_engine::{Engine, EngineLane};
 use evenkeel_grpc::body::{self as grpc_body, GrpcBody};
+use evenkeel_grpc::call::CallBody;
 use evenkeel_grpc::held_bytes::{ByteBudget, read_message};
 use evenkeel_grpc::worker::{self, GrpcService, GrpcShared};
 use evenkeel_serve::handover::ListenSockets;
@@ -41,7 +42,6 @@ use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::metrics::{BAD_REQUESTS, REQUESTS};
 use evenkeel_telemetry::registry::Counter;
 use exchange::Exchange;
-use hyper::body::Incoming;
 use hyper::{Request, Response};
 use prost::Message;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -303,7 +303,7 @@ impl GrpcService for ExtProcService {
 
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<CallBody>,
         thread: &Rc<ExchangeThread>,
         peer: Option<IpAddr>,
     ) -> Response<GrpcBody> {
@@ -325,14 +325,14 @@ impl GrpcService for ExtProcService {
 }
 
 impl ExtProcService {
-    fn process(&self, body: Incoming, thread: &Rc<ExchangeThread>, peer: IpAddr) -> GrpcBody {
+    fn process(&self, body: CallBody, thread: &Rc<ExchangeThread>, peer: IpAddr) -> GrpcBody {
         let (thread, settings) = (Rc::clone(thread), self.parts.site.load_full());
         Exchange::new(body, peer, thread, settings, self.bad.clone()).into_body()
     }
 
     async fn check(
         &self,
-        body: Incoming,
+        body: CallBody,
         thread: &ExchangeThread,
         peer: IpAddr,
     ) -> Result<GrpcBody, Status> {

@@ -6,13 +6,15 @@
 use crate::frames::encode_frame;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::Body as HttpBody;
 use prost::Message;
 use std::pin::Pin;
-use std::task::{Context, Poll};
 use tonic::Status;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Several messages and their trailers.
+pub type GrpcStream = Pin<Box<dyn HttpBody<Data = Bytes, Error = Status>>>;
 
 /// The body of an answer.
 pub enum GrpcBody {
@@ -20,12 +22,8 @@ pub enum GrpcBody {
     Empty,
     /// A message, followed by trailers with the status OK.
     Message(Bytes),
-    /// The trailers with the status OK.
-    Trailers,
-    /// Several messages, and their trailers.
-    Stream(tonic::body::Body),
-    /// The same from what does not leave its thread.
-    Local(Pin<Box<dyn HttpBody<Data = Bytes, Error = Status>>>),
+    /// A stream, which ends with its own trailers.
+    Stream(GrpcStream),
 }
 
 impl GrpcBody {
@@ -33,51 +31,18 @@ impl GrpcBody {
     pub fn message(message: &impl Message) -> GrpcBody {
         GrpcBody::Message(encode_frame(message))
     }
+
+    /// A stream of messages.
+    pub fn stream(body: impl HttpBody<Data = Bytes, Error = Status> + 'static) -> GrpcBody {
+        GrpcBody::Stream(Box::pin(body))
+    }
 }
 
-impl HttpBody for GrpcBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let body = self.get_mut();
-        match body {
-            GrpcBody::Stream(stream) => Pin::new(stream).poll_frame(cx),
-            GrpcBody::Local(stream) => stream.as_mut().poll_frame(cx),
-            GrpcBody::Empty => Poll::Ready(None),
-            GrpcBody::Message(bytes) => {
-                let bytes = std::mem::take(bytes);
-                *body = GrpcBody::Trailers;
-                Poll::Ready(Some(Ok(Frame::data(bytes))))
-            }
-            GrpcBody::Trailers => {
-                *body = GrpcBody::Empty;
-                let mut trailers = HeaderMap::with_capacity(1);
-                trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
-                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            GrpcBody::Empty => true,
-            GrpcBody::Message(_) | GrpcBody::Trailers => false,
-            GrpcBody::Stream(stream) => stream.is_end_stream(),
-            GrpcBody::Local(stream) => stream.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            GrpcBody::Stream(stream) => stream.size_hint(),
-            GrpcBody::Local(stream) => stream.size_hint(),
-            _ => SizeHint::default(),
-        }
-    }
+/// The trailers of a message.
+pub(crate) fn ok_trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
 }
 
 /// An answer with this body.

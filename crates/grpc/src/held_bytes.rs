@@ -5,13 +5,13 @@
 //! that a caller with large ones cannot keep the calls of others from being answered. Their number
 //! is bounded by that of the calls. Bodies are split into messages in `frames`.
 
+use crate::call::CallBody;
 use crate::frames::FrameReader;
 use bytes::Bytes;
-use http_body::Body as _;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
@@ -63,12 +63,17 @@ impl MessageTime {
     /// # Errors
     /// The message has taken too long.
     pub async fn wait<T>(&mut self, part: impl Future<Output = T>) -> Result<T, Status> {
-        let late = self.0.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
-        tokio::select! {
-            biased;
-            () = late.as_mut() => Err(Status::deadline_exceeded("a message did not come in time")),
-            part = part => Ok(part),
-        }
+        let mut part = pin!(part);
+        poll_fn(|cx| {
+            if let Poll::Ready(part) = part.as_mut().poll(cx) {
+                return Poll::Ready(Ok(part));
+            }
+            // Most messages are complete when they are looked for, and need no timer.
+            let late = self.0.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
+            let told = || Err(Status::deadline_exceeded("a message did not come in time"));
+            late.as_mut().poll(cx).map(|()| told())
+        })
+        .await
     }
 }
 
@@ -150,34 +155,23 @@ impl HeldBytes {
 ///
 /// # Errors
 /// The body breaks off, is not exactly one message, or takes too long.
-pub async fn read_message(mut body: Incoming, budget: &ByteBudget) -> Result<Bytes, Status> {
+pub async fn read_message(mut body: CallBody, budget: &ByteBudget) -> Result<Bytes, Status> {
     let (mut frames, mut held) = (FrameReader::new(MESSAGE_BYTES_MAX), HeldBytes::new(budget));
     let whole = async {
-        while let Some(more) = piece(&mut body).await? {
-            frames.push(more);
+        while let Some(more) = body.piece().await {
+            frames.push(more?);
             match frames.length()? {
                 Some(length) if length < frames.buffered_bytes() => break,
                 Some(length) => held.set(length).await,
                 None => {}
             }
-            if body.is_end_stream() {
+            if body.is_end() {
                 break;
             }
         }
         frames.take_only().map_err(Status::from)
     };
     MessageTime::default().wait(whole).await?
-}
-
-/// The next piece of a body; `None` at its end. Trailers are skipped.
-async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Status::unknown(error.to_string()))?;
-        if let Ok(bytes) = frame.into_data() {
-            return Ok(Some(bytes));
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

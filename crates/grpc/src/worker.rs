@@ -5,33 +5,32 @@
 //! the bound is closed at once. How a call is answered: the [`GrpcService`] of the door.
 
 use crate::body::GrpcBody;
+use crate::call::{self, CallBody};
 use crate::stream::ReadCountingStream;
+use bytes::Bytes;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
 use evenkeel_serve::threads::ServerOrders;
 use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::registry::Counter;
+use h2::server::{self, Connection, SendResponse};
+use h2::{Ping, PingPong, RecvStream};
 use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use std::cell::Cell;
-use std::convert::Infallible;
-use std::future::Future;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -46,8 +45,6 @@ const CONNECTION_WINDOW_MAX: u32 = 1 << 30;
 /// reset a call, and all its other calls end with the connection. More: memory, some 300 bytes
 /// each.
 const RESETS_MAX: usize = 100_000;
-/// The length of the HTTP/2 connection preface, in bytes.
-const PREFACE_BYTES: usize = 24;
 /// The time without incoming data after which a ping is sent.
 const PING_AFTER: Duration = Duration::from_secs(60);
 /// The time that the peer has to answer a ping before its connection is closed.
@@ -65,7 +62,7 @@ pub trait GrpcService: 'static {
     /// socket. A failed call gives a response too, with its gRPC status in the headers.
     fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<CallBody>,
         state: &Self::ThreadState,
         peer: Option<IpAddr>,
     ) -> impl Future<Output = Response<GrpcBody>>;
@@ -139,16 +136,6 @@ pub async fn serve<S: GrpcService>(
         () = orders.stopped() => {}
     }
     worker.open.get()
-}
-
-/// Runs hyper's futures on the current thread.
-#[derive(Clone, Copy)]
-struct LocalExecutor;
-
-impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(async { _ = future.await });
-    }
 }
 
 impl<S: GrpcService> GrpcWorker<S> {
@@ -240,55 +227,120 @@ impl<S: GrpcService> GrpcWorker<S> {
         peer: Option<IpAddr>,
     ) {
         let mut orders = self.orders.clone();
-        let streams_max = self.shared.streams_max;
-        let service = service_fn(|request| {
-            let me = Rc::clone(&self);
-            async move {
-                let answer = me.shared.service.answer(request, &me.state, peer).await;
-                Ok::<_, Infallible>(answer)
-            }
-        });
+        let GrpcShared { handshake, bad, age, grace, streams_max, .. } = &*self.shared;
         let read = Rc::new(Cell::new(0));
-        let stream = TokioIo::new(ReadCountingStream::new(stream, Rc::clone(&read)));
-        let connection = http2::Builder::new(LocalExecutor)
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(streams_max)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(
-                streams_max.saturating_mul(STREAM_WINDOW).min(CONNECTION_WINDOW_MAX),
-            )
-            .max_pending_accept_reset_streams(RESETS_MAX)
-            .max_local_error_reset_streams(RESETS_MAX)
-            .max_header_list_size(HEADERS_BYTES_MAX)
-            .keep_alive_interval(PING_AFTER)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .serve_connection(stream, service);
-        let mut connection = pin!(connection);
+        let stream = ReadCountingStream::new(stream, Rc::clone(&read));
+        let begun = tokio::select! {
+            begun = timeout(*handshake, builder(*streams_max).handshake(stream)) => begun,
+            _ = orders.leaving() => return,
+        };
         // An error ends the connection and concerns only its caller.
+        let mut connection = match begun {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(_)) => return,
+            Err(_) => return bad.increment(1),
+        };
+        let pings = connection.ping_pong();
+        let mut calls = Calls { worker: Rc::clone(&self), connection, peer };
         let until = tokio::select! {
-            _ = connection.as_mut() => return,
-            () = wait_while_silent(&read, self.shared.handshake) => {
-                return self.shared.bad.increment(1);
-            }
-            () = tokio::time::sleep(self.shared.age) => Clock::deadline(self.shared.grace),
+            biased;
+            () = calls.answer() => return,
+            () = wait_while_alive(pings, &read) => return,
+            () = sleep(*age) => Clock::deadline(*grace),
             until = orders.leaving() => until,
         };
-        connection.as_mut().graceful_shutdown();
+        calls.connection.graceful_shutdown();
         // A connection that reached its age may still get the order to drain, which shortens its
         // time.
         let until = tokio::select! {
-            _ = timeout_at(until, connection.as_mut()) => return,
+            _ = timeout_at(until, calls.answer()) => return,
             until = orders.leaving() => until,
         };
-        let _ = timeout_at(until, connection).await;
+        let _ = timeout_at(until, calls.answer()).await;
     }
 }
 
-/// Completes after `within` if the peer has not sent a whole preface by then; otherwise never.
-async fn wait_while_silent(read: &Cell<usize>, within: Duration) {
-    tokio::time::sleep(within).await;
-    if read.get() >= PREFACE_BYTES {
-        std::future::pending::<()>().await;
+/// The bounds of a connection for this number of concurrent calls.
+fn builder(streams_max: u32) -> server::Builder {
+    let mut builder = server::Builder::new();
+    builder
+        .max_concurrent_streams(streams_max)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(
+            streams_max.saturating_mul(STREAM_WINDOW).min(CONNECTION_WINDOW_MAX),
+        )
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(Some(RESETS_MAX))
+        .max_header_list_size(HEADERS_BYTES_MAX);
+    builder
+}
+
+/// The calls of one connection.
+struct Calls<S: GrpcService, T> {
+    worker: Rc<GrpcWorker<S>>,
+    connection: Connection<T, Bytes>,
+    peer: Option<IpAddr>,
+}
+
+impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
+    /// Answers calls until the connection has ended.
+    async fn answer(&mut self) {
+        poll_fn(|cx| self.poll(cx)).await;
+    }
+
+    /// All calls that have arrived are accepted before the first of them is answered, because each
+    /// look for another one would send by itself what was answered before.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut arrived = Vec::new();
+            let ended = loop {
+                match self.connection.poll_accept(cx) {
+                    Poll::Ready(Some(Ok(call))) => arrived.push(call),
+                    Poll::Ready(None | Some(Err(_))) => break true,
+                    Poll::Pending => break false,
+                }
+            };
+            if ended {
+                return Poll::Ready(());
+            }
+            if arrived.is_empty() {
+                return Poll::Pending;
+            }
+            arrived.into_iter().for_each(|call| self.begin(call, cx));
+        }
+    }
+
+    /// Answers a call at once if it need not wait for anything, else in a task.
+    fn begin(
+        &self,
+        (request, respond): (Request<RecvStream>, SendResponse<Bytes>),
+        cx: &mut Context<'_>,
+    ) {
+        let (worker, peer) = (Rc::clone(&self.worker), self.peer);
+        let mut call = Box::pin(async move {
+            let request = request.map(CallBody::new);
+            let answer = worker.shared.service.answer(request, &worker.state, peer);
+            // An error ends the call and concerns only its caller.
+            let _ = call::respond(respond, answer).await;
+        });
+        if call.as_mut().poll(cx).is_pending() {
+            tokio::task::spawn_local(call);
+        }
+    }
+}
+
+/// Completes when the peer has sent nothing for a while and does not answer a ping either.
+async fn wait_while_alive(pings: Option<PingPong>, read: &Cell<usize>) {
+    let Some(mut pings) = pings else { return std::future::pending().await };
+    loop {
+        let before = read.get();
+        sleep(PING_AFTER).await;
+        if read.get() == before {
+            let answered = timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await;
+            if answered.is_err() && read.get() == before {
+                return;
+            }
+        }
     }
 }
 
@@ -300,7 +352,7 @@ pub async fn accept_tls<T: AsyncRead + AsyncWrite + Unpin>(
     limit: Duration,
     failed: &Counter,
 ) -> Option<TlsStream<T>> {
-    let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
+    let accepted = timeout(limit, TlsAcceptor::from(config).accept(stream)).await;
     let why = match accepted {
         Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => error.to_string(),

@@ -1,7 +1,7 @@
 //! gRPC over HTTP/2: the rate limit methods and health checks by hand, reflection by its crate.
 //!
 //! A decision takes about a microsecond, so the code around it must not take ten. The methods are
-//! therefore served on hyper directly, which is cheaper than a framework. How a request is decided:
+//! therefore served on HTTP/2 directly, which is cheaper than a framework. How a request is decided:
 //! `decide`. How connections are accepted: the crate `grpc`. Quota streams: `quota_stream`.
 
 pub mod health;
@@ -13,13 +13,13 @@ use super::quota::QuotaService;
 use super::wire::view::RequestView;
 use super::wire::{self, ProtoPackage, Response as Answer};
 use evenkeel_grpc::body::{self, GrpcBody, failed, response};
+use evenkeel_grpc::call::CallBody;
 use evenkeel_grpc::held_bytes::{ByteBudget, read_message};
 use evenkeel_grpc::worker::GrpcService;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
 use health::ServingState;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use quota_stream::QuotaStream;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ const QUOTA_METHOD: &str =
 
 /// A service that another crate implements.
 type ForeignService = Arc<
-    dyn Fn(Request<Incoming>) -> BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>
+    dyn Fn(Request<CallBody>) -> BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>
         + Send
         + Sync,
 >;
@@ -68,7 +68,7 @@ impl GrpcService for GrpcServices {
 
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<CallBody>,
         state: &WorkerBuffers,
         _: Option<IpAddr>,
     ) -> Response<GrpcBody> {
@@ -103,7 +103,7 @@ impl GrpcServices {
 
     async fn answer_call(
         &self,
-        request: Request<Incoming>,
+        request: Request<CallBody>,
         room: &WorkerBuffers,
     ) -> Response<GrpcBody> {
         let path = request.uri().path();
@@ -143,14 +143,14 @@ impl GrpcServices {
             _ => return failed(&body::no_method()),
         };
         match other(request).await {
-            Ok(response) => response.map(GrpcBody::Stream),
+            Ok(response) => response.map(GrpcBody::stream),
             Err(never) => match never {},
         }
     }
 
     async fn should_rate_limit(
         &self,
-        request: Request<Incoming>,
+        request: Request<CallBody>,
         package: ProtoPackage,
         room: &WorkerBuffers,
         traced: Option<&Traced<'_>>,
@@ -173,7 +173,7 @@ impl GrpcServices {
         })
     }
 
-    async fn health(&self, method: &str, body: Incoming) -> Result<Response<GrpcBody>, Status> {
+    async fn health(&self, method: &str, body: CallBody) -> Result<Response<GrpcBody>, Status> {
         let state = || *self.health.borrow();
         if !["Check", "List", "Watch"].contains(&method) {
             return Err(body::no_method());
@@ -182,15 +182,15 @@ impl GrpcServices {
         Ok(response(match method {
             "Check" => GrpcBody::message(&health::check(&health::name(&message)?, state())?),
             "List" => GrpcBody::message(&health::list(state())),
-            _ => GrpcBody::Stream(health::watch(health::name(&message)?, self.health.clone())),
+            _ => health::watch(health::name(&message)?, self.health.clone()),
         }))
     }
 
-    fn stream_quotas(&self, incoming: Incoming) -> Response<GrpcBody> {
+    fn stream_quotas(&self, incoming: CallBody) -> Response<GrpcBody> {
         let Some(part) = self.quotas.open_stream() else {
             return failed(&Status::resource_exhausted("too many Envoys are connected"));
         };
-        response(GrpcBody::Stream(QuotaStream::new(part, incoming, &self.pieces).into_body()))
+        response(QuotaStream::new(part, incoming, &self.pieces).into_body())
     }
 }
 
@@ -205,7 +205,7 @@ pub struct WorkerBuffers {
 fn other<S>(service: S) -> ForeignService
 where
     S: Service<
-            Request<Incoming>,
+            Request<CallBody>,
             Response = Response<tonic::body::Body>,
             Error = std::convert::Infallible,
             Future = BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>,

@@ -1,6 +1,6 @@
 //! One request of Envoy, from its head to the end of the response.
 //!
-//! All of it is in the body of the gRPC answer: hyper polls it for the next message, and drops it
+//! All of it is in the body of the gRPC answer: it is polled for the next message, and dropped
 //! when Envoy resets the stream or the connection is gone. The charge is dropped with it, and with
 //! that the slot is free. While a request waits, the stream is still read, because Envoy may end it
 //! without a reset when a client disconnects.
@@ -23,6 +23,7 @@ use bytes::Bytes;
 use evenkeel_core::units::{Nanos, Time};
 use evenkeel_engine::{Charge, QueueAdmission, QueueTurn, Quota, RequestRefusal};
 use evenkeel_grpc::body::{GrpcBody, trailers};
+use evenkeel_grpc::call::CallBody;
 use evenkeel_grpc::frames::FrameReader;
 use evenkeel_grpc::held_bytes::{HeldBytes, MESSAGE_BYTES_MAX, MessageTime, SMALL_BYTES};
 use evenkeel_grpc::protobuf::ProtobufError;
@@ -32,8 +33,7 @@ use evenkeel_telemetry::registry::Counter;
 use evenkeel_usage::Dialect;
 use futures_util::stream::unfold;
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Incoming;
+use http_body_util::StreamBody;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::IpAddr;
@@ -55,7 +55,7 @@ const PIECE_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub struct Exchange {
     /// The messages of Envoy; `None` after their end.
-    incoming: Option<Incoming>,
+    incoming: Option<CallBody>,
     frames: FrameReader,
     held: HeldBytes,
     /// The time of the large message that is arriving.
@@ -132,7 +132,7 @@ enum Waiting {
 impl Exchange {
     /// A stream of the Envoy at `peer`. `bad` counts streams with messages that are not valid.
     pub fn new(
-        incoming: Incoming,
+        incoming: CallBody,
         peer: IpAddr,
         thread: Rc<ExchangeThread>,
         site: Arc<ExchangeSettings>,
@@ -167,7 +167,7 @@ impl Exchange {
     pub fn into_body(self) -> GrpcBody {
         // In a box, because each message moves it.
         let exchange = Some(Box::new(self));
-        GrpcBody::Local(Box::pin(StreamBody::new(unfold(exchange, async |exchange| {
+        GrpcBody::stream(StreamBody::new(unfold(exchange, async |exchange| {
             let mut exchange = exchange?;
             let end = match exchange.next().await {
                 Ok(Some(frame)) => return Some((Ok(Frame::data(frame)), Some(exchange))),
@@ -178,7 +178,7 @@ impl Exchange {
                 }
             };
             Some((Ok(Frame::trailers(trailers(&end))), None))
-        }))))
+        })))
     }
 
     /// The next message to Envoy, in its gRPC frame; `None` if the stream is over. What is seldom
@@ -418,16 +418,13 @@ impl Drop for Exchange {
 }
 
 /// The next piece of a body; `None` after its end.
-async fn piece(incoming: &mut Option<Incoming>) -> Option<Bytes> {
-    while let Some(frame) = incoming.as_mut()?.frame().await {
-        match frame.map(Frame::into_data) {
-            Ok(Ok(bytes)) => return Some(bytes),
-            Ok(Err(_)) => {}
-            Err(_) => break,
-        }
+async fn piece(incoming: &mut Option<CallBody>) -> Option<Bytes> {
+    let piece = incoming.as_mut()?.piece().await;
+    let piece = piece.and_then(Result::ok);
+    if piece.is_none() {
+        *incoming = None;
     }
-    *incoming = None;
-    None
+    piece
 }
 
 fn invalid(fault: ProtobufError) -> Status {

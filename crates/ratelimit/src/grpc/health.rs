@@ -6,16 +6,14 @@
 
 use crate::wire::health::health_check_response::ServingStatus;
 use crate::wire::health::{HealthCheckRequest, HealthCheckResponse, HealthListResponse};
-use evenkeel_grpc::body::{shutting_down, trailers};
+use evenkeel_grpc::body::{GrpcBody, shutting_down, trailers};
 use evenkeel_grpc::frames::encode_frame;
 use futures_util::stream::unfold;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use prost::Message;
-use std::convert::Infallible;
 use tokio::sync::watch::Receiver;
 use tonic::Status;
-use tonic::body::Body;
 
 const HEALTH_SERVICE_NAME: &str = "ratelimit";
 
@@ -63,7 +61,7 @@ pub(super) fn list(state: ServingState) -> HealthListResponse {
 }
 
 /// The answer to `Watch`: the status at once, and again whenever it changes.
-pub(super) fn watch(name: String, state: Receiver<ServingState>) -> Body {
+pub(super) fn watch(name: String, state: Receiver<ServingState>) -> GrpcBody {
     let frames = unfold(Some((state, None, name)), async |progress| {
         let (mut state, last, name) = progress?;
         loop {
@@ -71,12 +69,12 @@ pub(super) fn watch(name: String, state: Receiver<ServingState>) -> Body {
             let status = status(&name, current).unwrap_or(ServingStatus::ServiceUnknown);
             if last != Some(status) {
                 let frame = Frame::data(encode_frame(&response(status)));
-                return Some((Ok::<_, Infallible>(frame), Some((state, Some(status), name))));
+                return Some((Ok(frame), Some((state, Some(status), name))));
             }
             if current == ServingState::Ending || state.changed().await.is_err() {
                 return Some((Ok(Frame::trailers(trailers(&shutting_down()))), None));
             }
         }
     });
-    Body::new(StreamBody::new(frames))
+    GrpcBody::stream(StreamBody::new(frames))
 }

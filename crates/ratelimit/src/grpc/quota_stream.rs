@@ -2,30 +2,27 @@
 //! ends it.
 //!
 //! [`QuotaStream`] makes the body of the answer, and it reads the body of the request whenever
-//! hyper polls it for more data to send. It therefore needs no task and no queue. If an Envoy does
+//! it is polled for more data to send. It therefore needs no task and no queue. If an Envoy does
 //! not read assignments, its reports are not read either, and everything is dropped with the
 //! connection. The content of the messages: `quota`.
 
 use crate::quota::QuotaMember;
 use crate::wire::reports::{MESSAGE_BYTES_MAX, UsageReports};
 use bytes::Bytes;
-use evenkeel_grpc::body::{shutting_down, trailers};
+use evenkeel_grpc::body::{GrpcBody, shutting_down, trailers};
+use evenkeel_grpc::call::CallBody;
 use evenkeel_grpc::frames::{FrameReader, encode_frame};
 use evenkeel_grpc::held_bytes::{ByteBudget, HeldBytes};
 use futures_util::stream::poll_fn;
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use http_body_util::StreamBody;
-use hyper::body::Incoming;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use tonic::Status;
-use tonic::body::Body;
 
 pub struct QuotaStream {
     part: QuotaMember,
     /// The body of the request; `None` after its end.
-    incoming: Option<Incoming>,
+    incoming: Option<CallBody>,
     frames: FrameReader,
     /// The bytes in `frames`, counted towards the bound over all bodies.
     held: HeldBytes,
@@ -34,7 +31,7 @@ pub struct QuotaStream {
 impl QuotaStream {
     /// A stream that reads reports from `incoming`. `pieces` bounds the
     /// bytes of all large incomplete messages.
-    pub fn new(part: QuotaMember, incoming: Incoming, pieces: &ByteBudget) -> QuotaStream {
+    pub fn new(part: QuotaMember, incoming: CallBody, pieces: &ByteBudget) -> QuotaStream {
         let held = HeldBytes::new(pieces);
         QuotaStream {
             part,
@@ -44,16 +41,16 @@ impl QuotaStream {
         }
     }
 
-    pub(super) fn into_body(mut self) -> Body {
+    pub(super) fn into_body(mut self) -> GrpcBody {
         let mut ended = false;
-        Body::new(StreamBody::new(poll_fn(move |cx| {
+        GrpcBody::stream(StreamBody::new(poll_fn(move |cx| {
             if ended {
                 return Poll::Ready(None);
             }
             self.poll(cx).map(|said| {
                 ended = said.is_err();
                 let frame = said.map_or_else(|end| Frame::trailers(trailers(&end)), Frame::data);
-                Some(Ok::<_, Infallible>(frame))
+                Some(Ok(frame))
             })
         })))
     }
@@ -80,12 +77,9 @@ impl QuotaStream {
     /// Reads the next piece of the request body; `false` at its end.
     fn read_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(Ok(false)) };
-        match Pin::new(incoming).poll_frame(cx) {
+        match incoming.poll_piece(cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                Ok(bytes) => Poll::Ready(self.take(bytes).map(|()| true)),
-                Err(_) => Poll::Ready(Ok(true)),
-            },
+            Poll::Ready(Some(Ok(bytes))) => Poll::Ready(self.take(bytes).map(|()| true)),
             Poll::Ready(Some(Err(_)) | None) => {
                 self.incoming = None;
                 Poll::Ready(Ok(false))
