@@ -3,9 +3,9 @@
 //! A connection is accepted only when there is room for it (`context/make_room.rs`). How it is
 //! served: `front.rs`.
 
-use super::context::ThreadContext;
 use super::front::{self, LiveServerConfig};
 use super::link::ClientLink;
+use super::outbox::DeferredStream;
 use super::worker::ProxyWorker;
 use evenkeel_serve::accept;
 use evenkeel_serve::handover::HandoverSignal;
@@ -43,33 +43,32 @@ fn welcome(
 ) {
     let _ = stream.set_nodelay(true);
     let link = Rc::new(ClientLink::new(peer, shown.is_some(), worker.thread.now()));
-    let seat = ConnectionGuard::take(&worker.thread, &link);
-    let (worker, shown) = (Rc::clone(worker), shown.cloned());
+    let stream = DeferredStream::new(stream, &worker.thread.outbox);
+    let (seat, shown) = (ConnectionGuard::take(worker, link), shown.cloned());
     tokio::task::spawn_local(async move {
-        front::converse(&worker, stream, link, shown).await;
-        drop(seat);
+        front::converse(&seat.worker, stream, &seat.link, shown).await;
     });
 }
 
 /// A connection's entry in the list of links and its room, given back when its task ends, even by a
 /// panic.
 struct ConnectionGuard {
-    thread: Rc<ThreadContext>,
+    worker: Rc<ProxyWorker>,
     link: Rc<ClientLink>,
     _counted: GaugeGuard,
 }
 
 impl ConnectionGuard {
-    fn take(thread: &Rc<ThreadContext>, link: &Rc<ClientLink>) -> ConnectionGuard {
-        let counted = thread.watch.proxy.connections.accept();
-        thread.links.add(link);
-        ConnectionGuard { thread: Rc::clone(thread), link: Rc::clone(link), _counted: counted }
+    fn take(worker: &Rc<ProxyWorker>, link: Rc<ClientLink>) -> ConnectionGuard {
+        let counted = worker.thread.watch.proxy.connections.accept();
+        worker.thread.links.add(&link);
+        ConnectionGuard { worker: Rc::clone(worker), link, _counted: counted }
     }
 }
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.thread.links.remove(&self.link);
-        self.thread.room.give_back();
+        self.worker.thread.links.remove(&self.link);
+        self.worker.thread.room.give_back();
     }
 }

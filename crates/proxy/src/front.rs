@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use stream::ClientStream;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -61,51 +60,54 @@ const HEAD_LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/pl
 /// Serves one connection until it ends.
 pub(super) async fn converse(
     worker: &Rc<ProxyWorker>,
-    stream: TcpStream,
-    link: Rc<ClientLink>,
+    stream: DeferredStream,
+    link: &Rc<ClientLink>,
     shown: Option<LiveServerConfig>,
 ) {
-    let mut begun = SniffedStream::new(DeferredStream::new(stream, &worker.thread.outbox));
     let said = worker.thread.settings().trust.expects_proxy_header(link.peer.address());
-    if said && !introduced(worker, &mut begun, &link).await {
-        return;
-    }
-    let Some(_share) = worker.thread.take_address_share(&link) else { return };
-    let wanted = WantedPrints::new(&worker.thread.settings(), &link, said);
+    let Some(begun) = introduced(worker, stream, link, said).await else { return };
+    let Some(_share) = worker.thread.take_address_share(link) else { return };
+    let wanted = WantedPrints::new(&worker.thread.settings(), link, said);
     if let Some(shown) = shown {
         return Box::pin(converse_under_tls(worker, begun, link, (&shown, wanted))).await;
     }
+    let Some(begun) = sniffed(begun, link).await else { return };
+    let streams = begun.is_http2() && worker.thread.settings().http2;
+    let stream = ClientStream::new(begun, Rc::clone(link), Rc::clone(&worker.thread));
+    if streams {
+        begin_streams(link, wanted);
+        Box::pin(streams::serve(worker, stream, link)).await;
+    } else {
+        serve(worker, Box::new(stream), link).await;
+    }
+}
+
+/// Reads until the protocol is known. Returns `None` if the connection ends first.
+async fn sniffed(mut begun: SniffedStream, link: &ClientLink) -> Option<SniffedStream> {
     while begun.may_be_http2() {
-        if !begun.more(&link).await {
-            return;
+        if !begun.more(link).await {
+            return None;
         }
     }
-    let streams = begun.is_http2() && worker.thread.settings().http2;
-    let stream = ClientStream::new(begun, Rc::clone(&link), Rc::clone(&worker.thread));
-    if streams {
-        begin_streams(&link, wanted);
-        Box::pin(streams::serve(worker, stream, &link)).await;
-    } else {
-        serve(worker, stream, &link).await;
-    }
+    Some(begun)
 }
 
 async fn converse_under_tls(
     worker: &Rc<ProxyWorker>,
     mut begun: SniffedStream,
-    link: Rc<ClientLink>,
+    link: &Rc<ClientLink>,
     (shown, wanted): (&LiveServerConfig, WantedPrints),
 ) {
-    if begun.bytes().is_empty() && !begun.more(&link).await {
+    if begun.bytes().is_empty() && !begun.more(link).await {
         return;
     }
     if wanted.ja4 {
-        prints::read_hello(&mut begun, &link).await;
+        prints::read_hello(&mut begun, link).await;
     }
     if wanted.rtt {
         begun.begin_timing(worker.thread.clock);
     }
-    let Some(mut stream) = secured(worker, begun, &link, shown).await else { return };
+    let Some(mut stream) = secured(worker, begun, link, shown).await else { return };
     let protocol = stream.get_ref().1.alpn_protocol();
     if protocol == Some(challenges::PROTOCOL) {
         // An authority has seen the certificate that it came for; nothing else may follow.
@@ -113,13 +115,13 @@ async fn converse_under_tls(
         return;
     }
     let streams = protocol == Some(ALPN_HTTP2);
-    prints::compare_round_trips(stream.get_mut().0, &link, streams);
-    let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(&worker.thread));
+    prints::compare_round_trips(stream.get_mut().0, link, streams);
+    let stream = ClientStream::new(stream, Rc::clone(link), Rc::clone(&worker.thread));
     if streams {
-        begin_streams(&link, wanted);
-        Box::pin(streams::serve(worker, stream, &link)).await;
+        begin_streams(link, wanted);
+        Box::pin(streams::serve(worker, stream, link)).await;
     } else {
-        serve(worker, stream, &link).await;
+        serve(worker, Box::new(stream), link).await;
     }
 }
 
@@ -129,9 +131,18 @@ fn begin_streams(link: &ClientLink, wanted: WantedPrints) {
     }
 }
 
-/// Reads the PROXY protocol header that a trusted front sends before the first byte. Returns
-/// false if it sends none.
-async fn introduced(worker: &ProxyWorker, begun: &mut SniffedStream, link: &ClientLink) -> bool {
+/// Begins a connection. Reads the PROXY protocol header that a trusted front sends before the first
+/// byte, if it is `expected`. Returns `None` if there is none.
+async fn introduced(
+    worker: &ProxyWorker,
+    stream: DeferredStream,
+    link: &ClientLink,
+    expected: bool,
+) -> Option<SniffedStream> {
+    let mut begun = SniffedStream::new(stream);
+    if !expected {
+        return Some(begun);
+    }
     loop {
         match proxy_header::read(begun.bytes()) {
             ProxyHeaderParse::More if begun.more(link).await => {}
@@ -140,16 +151,16 @@ async fn introduced(worker: &ProxyWorker, begun: &mut SniffedStream, link: &Clie
                 if let ProxiedParty::Client { address, secure } = said {
                     link.peer.replace(address, secure);
                 }
-                return true;
+                return Some(begun);
             }
             // The peer connected and sent nothing, such as a health check.
-            ProxyHeaderParse::More if begun.bytes().is_empty() => return false,
+            ProxyHeaderParse::More if begun.bytes().is_empty() => return None,
             ProxyHeaderParse::More | ProxyHeaderParse::Bad => {
                 worker
                     .thread
                     .watch
                     .record_missing_preface(link.peer.address(), worker.thread.time());
-                return false;
+                return None;
             }
         }
     }
@@ -199,28 +210,30 @@ async fn secured(
 /// Serves requests one after the other. While the connection is idle for long, no hyper
 /// connection exists: its buffers and the memory for an exchange take many times what the
 /// connection itself needs.
-async fn serve<S>(worker: &Rc<ProxyWorker>, stream: ClientStream<S>, link: &Rc<ClientLink>)
+///
+/// The stream is in a box, because futures keep room for each place that it was moved from.
+async fn serve<S>(worker: &Rc<ProxyWorker>, stream: Box<ClientStream<S>>, link: &Rc<ClientLink>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut next = Some(stream);
-    while let Some(stream) = next {
-        next = Box::pin(serve_on(worker, stream, link)).await;
-        let Some(resting) = &mut next else { return };
-        let _counted = worker.thread.watch.proxy.resting.hold();
-        if !resting.rest().await {
+    let mut served = Box::pin(serve_on(worker, stream, link)).await;
+    while let Some(mut idle) = served {
+        let counted = worker.thread.watch.proxy.resting.hold();
+        if !idle.rest().await {
             return;
         }
+        drop(counted);
         link.phase.end_rest();
+        served = Box::pin(serve_on(worker, idle, link)).await;
     }
 }
 
 /// Serves requests until the connection ends or goes idle. If it goes idle, returns the stream.
 async fn serve_on<S>(
     worker: &Rc<ProxyWorker>,
-    stream: ClientStream<S>,
+    stream: Box<ClientStream<S>>,
     link: &Rc<ClientLink>,
-) -> Option<ClientStream<S>>
+) -> Option<Box<ClientStream<S>>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -248,12 +261,14 @@ where
     }
     if link.phase.should_rest() {
         let parts = connection.into_parts();
-        return Some(parts.io.into_inner().unread(parts.read_buf));
+        let mut stream = parts.io.into_inner();
+        stream.unread(parts.read_buf);
+        return Some(stream);
     }
     if let Some(backend) = link.upgrade.take().map(|(backend, _)| backend) {
         let parts = connection.into_parts();
         let client = parts.io.into_inner();
-        Box::pin(tunnel::run(&worker.thread, link, client, parts.read_buf, backend)).await;
+        Box::pin(tunnel::run(&worker.thread, link, *client, parts.read_buf, backend)).await;
     }
     None
 }
@@ -303,12 +318,18 @@ mod tests {
         size_of::<F>()
     }
 
+    fn bytes_of_four<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
     /// The future of each connection contains these, so their size counts for every open
     /// connection.
     #[test]
     fn what_a_connection_and_a_request_keep_is_small() {
         let link = size_of::<ClientLink>();
         assert!(link <= 328, "{link} bytes");
+        let connection = bytes_of_four(converse);
+        assert!(connection <= 352, "{connection} bytes");
         let request = bytes(exchange::serve);
         assert!(request <= 2320, "{request} bytes");
     }

@@ -193,6 +193,9 @@ impl ClientLink {
     /// Ends the request: the whole answer has been handed over.
     pub(super) fn end_request(&self, now: u64) {
         self.backend.end();
+        // As long as they are named, their memory is not free.
+        self.account.take();
+        self.writes.end();
         self.phase.end_request(now);
     }
 

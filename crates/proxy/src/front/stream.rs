@@ -45,10 +45,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
     }
 
     /// Puts back `bytes` that were read in advance.
-    pub(super) fn unread(mut self, bytes: Bytes) -> ClientStream<S> {
+    pub(super) fn unread(&mut self, bytes: Bytes) {
         // Even an empty slice may keep its large buffer alive.
         self.unread = if bytes.is_empty() { Bytes::new() } else { bytes };
-        self
     }
 
     /// Waits, with very little memory, until there is something to read; the end of the stream

@@ -40,6 +40,11 @@ impl ClientWrites {
         *self.download.borrow_mut() = Some(download);
     }
 
+    /// The whole answer is handed over.
+    pub(super) fn end(&self) {
+        self.download.take();
+    }
+
     /// Returns the timer that runs while the client does not read.
     pub(crate) fn stuck(&self) -> &WaitTimer {
         &self.stuck
