@@ -1,10 +1,9 @@
-//! A connection that counts the bytes read and hides that it supports vectored writes.
+//! A connection that notes when it was last read, and hides that it supports vectored writes.
 //!
 //! On a connection with vectored writes, the HTTP/2 implementation passes every message of 256
 //! bytes or more to the system by itself. An answer to ten descriptors is that long, and the
 //! additional system call would take longer than the rest of the answer. Without vectored writes,
-//! messages below a kilobyte are copied into one buffer and written together. The number of bytes
-//! read shows whether the peer has sent anything at all.
+//! messages below a kilobyte are copied into one buffer and written together.
 
 use std::cell::Cell;
 use std::io;
@@ -12,21 +11,22 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
-/// A stream without vectored writes that counts the bytes read.
-pub struct ReadCountingStream<S> {
+/// A stream without vectored writes that notes when its peer last sent something.
+pub struct HeardStream<S> {
     stream: S,
-    read: Rc<Cell<usize>>,
+    heard: Rc<Cell<Instant>>,
 }
 
-impl<S> ReadCountingStream<S> {
-    /// Wraps `stream`; `read` grows by the number of bytes read.
-    pub fn new(stream: S, read: Rc<Cell<usize>>) -> ReadCountingStream<S> {
-        ReadCountingStream { stream, read }
+impl<S> HeardStream<S> {
+    /// Wraps `stream`; `heard` is the time of the last bytes from its peer.
+    pub fn new(stream: S, heard: Rc<Cell<Instant>>) -> HeardStream<S> {
+        HeardStream { stream, heard }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ReadCountingStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for HeardStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -35,13 +35,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadCountingStream<S> {
         let me = self.get_mut();
         let before = into.filled().len();
         let polled = Pin::new(&mut me.stream).poll_read(cx, into);
-        me.read.set(me.read.get().saturating_add(into.filled().len() - before));
+        if into.filled().len() > before {
+            me.heard.set(Instant::now());
+        }
         polled
     }
 }
 
 /// The methods for vectored writes keep their defaults, which write one buffer at a time.
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReadCountingStream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeardStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -6,7 +6,7 @@
 
 use crate::body::GrpcBody;
 use crate::call::{self, CallBody};
-use crate::stream::ReadCountingStream;
+use crate::stream::HeardStream;
 use bytes::Bytes;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_serve::accept;
@@ -30,7 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -228,8 +228,8 @@ impl<S: GrpcService> GrpcWorker<S> {
     ) {
         let mut orders = self.orders.clone();
         let GrpcShared { handshake, bad, age, grace, streams_max, .. } = &*self.shared;
-        let read = Rc::new(Cell::new(0));
-        let stream = ReadCountingStream::new(stream, Rc::clone(&read));
+        let heard = Rc::new(Cell::new(Instant::now()));
+        let stream = HeardStream::new(stream, Rc::clone(&heard));
         let begun = tokio::select! {
             begun = timeout(*handshake, builder(*streams_max).handshake(stream)) => begun,
             _ = orders.leaving() => return,
@@ -245,7 +245,7 @@ impl<S: GrpcService> GrpcWorker<S> {
         let until = tokio::select! {
             biased;
             () = calls.answer() => return,
-            () = wait_while_alive(pings, &read) => return,
+            () = wait_while_alive(pings, &heard) => return,
             () = sleep(*age) => Clock::deadline(*grace),
             until = orders.leaving() => until,
         };
@@ -329,17 +329,23 @@ impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
     }
 }
 
-/// Completes when the peer has sent nothing for a while and does not answer a ping either.
-async fn wait_while_alive(pings: Option<PingPong>, read: &Cell<usize>) {
+/// Completes when the peer has sent nothing for [`PING_AFTER`] and then has not answered a ping.
+/// `heard`: when it last sent anything.
+async fn wait_while_alive(pings: Option<PingPong>, heard: &Cell<Instant>) {
     let Some(mut pings) = pings else { return std::future::pending().await };
     loop {
-        let before = read.get();
-        sleep(PING_AFTER).await;
-        if read.get() == before {
-            let answered = timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await;
-            if answered.is_err() && read.get() == before {
-                return;
-            }
+        let last = heard.get();
+        sleep_until(last + PING_AFTER).await;
+        if heard.get() > last {
+            continue;
+        }
+        // No ping can be sent until the answer to the one before has been taken.
+        let _ = poll_fn(|cx| Poll::Ready(pings.poll_pong(cx))).await;
+        // This fails only if that one is still unanswered.
+        let _ = pings.send_ping(Ping::opaque());
+        sleep_until(last + PING_AFTER + PING_TIMEOUT).await;
+        if heard.get() == last {
+            return;
         }
     }
 }
@@ -361,4 +367,69 @@ pub async fn accept_tls<T: AsyncRead + AsyncWrite + Unpin>(
     tracing::debug!(target: "evenkeel::grpc", why, "no TLS on a connection");
     failed.increment(1);
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const PING_ACK: [u8; 9] = [0, 0, 8, 6, 1, 0, 0, 0, 0];
+
+    /// The second at which a peer is given up that is heard at the seconds `heard_at`, and answers
+    /// the first `answers` pings, each after `delay` seconds.
+    async fn end(heard_at: &[u64], answers: usize, delay: u64) -> u64 {
+        let begin = Instant::now();
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let (mut reads, mut writes) = tokio::io::split(far);
+        writes.write_all(&[PREFACE, SETTINGS].concat()).await.expect("room");
+        let heard = Rc::new(Cell::new(begin));
+        let stream = HeardStream::new(near, Rc::clone(&heard));
+        let begun = builder(1).handshake::<_, Bytes>(stream).await;
+        let mut connection = begun.expect("a preface");
+        let pings = connection.ping_pong();
+        let answer = async {
+            let mut answered = 0;
+            loop {
+                let mut head = [0; 9];
+                reads.read_exact(&mut head).await.expect("open");
+                let mut body = vec![0; usize::from(head[2])];
+                reads.read_exact(&mut body).await.expect("open");
+                if head[3] == PING_ACK[3] && head[4] == 0 && answered < answers {
+                    answered += 1;
+                    sleep(Duration::from_secs(delay)).await;
+                    writes.write_all(&[&PING_ACK[..], &body].concat()).await.expect("open");
+                }
+            }
+        };
+        let mut answer = pin!(answer);
+        let mut alive = pin!(wait_while_alive(pings, &heard));
+        let said = async {
+            for at in heard_at {
+                sleep_until(begin + Duration::from_secs(*at)).await;
+                heard.set(Instant::now());
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = alive.as_mut() => {}
+            _ = poll_fn(|cx| connection.poll_accept(cx)) => {}
+            () = answer.as_mut() => {}
+            () = said => {}
+        }
+        begin.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_peer_is_pinged_and_given_up_in_time() {
+        assert_eq!(end(&[], 0, 0).await, 80, "never answers");
+        assert_eq!(end(&[30], 0, 0).await, 110, "60 s after it was heard");
+        assert_eq!(end(&[65], 0, 0).await, 145, "something else than an answer is no silence");
+        assert_eq!(end(&[], 3, 1).await, 80 + 3 * 61, "answers three times");
+        assert_eq!(end(&[70], 1, 15).await, 75 + 80, "an answer that comes after other bytes");
+        assert_eq!(end(&[70, 90], 2, 35).await, 95 + 80, "a late answer, and the next ping");
+    }
 }

@@ -94,9 +94,12 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(level(log.level));
-    // Evenkeel logs the events of this crate itself, once. Its own lines would let a stranger cause
-    // more.
-    let ours = filter_fn(|line| !line.target().starts_with("async_nats"));
+    // What matters of the events of these crates, Evenkeel logs itself. With their own lines, a
+    // stranger could fill the log: `h2` logs each unexpected frame.
+    let ours = filter_fn(|line| {
+        let from = |part: &str| line.target().split("::").next() == Some(part);
+        !(from("async_nats") || from("h2") && *line.level() <= Level::WARN)
+    });
     let priorities = journal && log.format == LogFormat::Text;
     let writer = EscapingMakeWriter { writer, priorities };
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);

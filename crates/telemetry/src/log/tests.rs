@@ -47,6 +47,16 @@ fn logged_to(
 }
 
 #[test]
+fn frames_that_h2_complains_about_do_not_fill_the_log() {
+    let lines = logged(LogFormat::Text, LogLevel::Info, |_| {
+        tracing::warn!(target: "h2::proto::ping_pong", "recv PING ack that we never sent");
+        tracing::warn!(target: "evenkeel::grpc", "ours");
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("ours"), "{lines:?}");
+}
+
+#[test]
 fn the_journal_gets_the_priority_of_each_line_of_text() {
     let lines = |journal, format| {
         logged_to(journal, format, LogLevel::Debug, |_| {
