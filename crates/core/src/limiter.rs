@@ -245,13 +245,14 @@ impl Limiter {
         estimate: impl Into<UnitCosts>,
         now: Time,
     ) -> (Verdict, Ticket) {
-        let mut ticket = Ticket::new(keys, estimate.into(), now);
+        // Made where it is returned, because a ticket is long.
+        let mut answer = (Verdict::Allow, Ticket::new(keys, estimate.into(), now));
         // Space for all limits that a door may have is eight times what most doors need.
-        let verdict = match keys.as_slice().len() {
-            0..=4 => self.decide::<4>(keys.as_slice(), words, &mut ticket, now),
-            _ => self.decide::<LIMITS_MAX>(keys.as_slice(), words, &mut ticket, now),
+        answer.0 = match keys.as_slice().len() {
+            0..=4 => self.decide::<4>(keys.as_slice(), words, &mut answer.1, now),
+            _ => self.decide::<LIMITS_MAX>(keys.as_slice(), words, &mut answer.1, now),
         };
-        (verdict, ticket)
+        answer
     }
 
     /// `ask_with_remote` for at most `N` keys.
@@ -262,7 +263,8 @@ impl Limiter {
         ticket: &mut Ticket,
         now: Time,
     ) -> Verdict {
-        let (standing, all_seen) = self.peek_standing(keys, words, now);
+        let mut standing = LongestWaits::default();
+        let all_seen = self.peek_standing(keys, words, now, &mut standing);
         if let Some(deny) = self.refusal(&standing) {
             return deny;
         }
@@ -340,8 +342,8 @@ impl Limiter {
         table.take(to).change(|into| limit.algorithm.absorb(into, state, now), worth);
     }
 
-    /// The state of the limits as far as it is visible without taking a set, and whether that is
-    /// complete. It is enough to refuse a client over a limit, so an attack on one bucket writes
+    /// Adds the state of the limits to `standing`, as far as it is visible without taking a set.
+    /// Returns whether that is all of it. It is enough to refuse a client over a limit, so an attack on one bucket writes
     /// nothing and waits for no lock; and it is enough to admit a request that is not charged yet.
     /// All keys are touched first, so that the processor loads them from memory in parallel.
     #[inline]
@@ -350,21 +352,22 @@ impl Limiter {
         keys: &[LimitKey],
         words: &[Option<StoreBucketState>],
         now: Time,
-    ) -> (LongestWaits, bool) {
+        standing: &mut LongestWaits,
+    ) -> bool {
         for key in keys {
             self.tables[usize::from(key.limit)].touch(key.hash);
         }
-        let (mut standing, mut all_seen) = (LongestWaits::default(), true);
+        let mut all_seen = true;
         for (place, key) in keys.iter().enumerate().filter(|(_, key)| self.restrains(key)) {
-            if self.weigh_report(&mut standing, key, words.get(place)) {
+            if self.weigh_report(standing, key, words.get(place)) {
                 continue;
             }
             match self.tables[usize::from(key.limit)].peek(key.hash) {
-                Some(state) => self.weigh(&mut standing, key, &[state], now),
+                Some(state) => self.weigh(standing, key, &[state], now),
                 None => all_seen = false,
             }
         }
-        (standing, all_seen)
+        all_seen
     }
 
     /// The longest wait of each kind over all limits. The sets of all keys must be held.

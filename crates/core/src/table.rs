@@ -122,6 +122,7 @@ impl BucketTable {
     /// Dropping the entry releases the set. Lock order: code that takes entries of several tables
     /// takes at most one of each, in the order of the limits. A second entry of the same set would
     /// spin for ever.
+    #[inline]
     #[must_use]
     pub fn take(&self, hash: KeyHash) -> TableEntry<'_> {
         let set = self.set_of(hash);
@@ -203,6 +204,7 @@ impl BucketTable {
         Set::new(&self.words.as_slice()[index * length..(index + 1) * length], self.shape)
     }
 
+    #[inline]
     fn find(&self, set: &Set<'_>, hash: KeyHash) -> Option<usize> {
         if self.is_exact() { small_table::find(set, hash) } else { set.find(hash) }
     }
