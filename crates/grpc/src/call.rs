@@ -91,22 +91,13 @@ pub(crate) async fn respond(
     }
 }
 
-/// Sends a stream piece by piece. It is polled only while the peer accepts data.
+/// Sends a stream piece by piece. While the peer accepts no data, one piece waits and the stream is
+/// not polled further.
 async fn send_stream(mut to: SendStream<Bytes>, mut body: GrpcStream) -> Result<(), h2::Error> {
     loop {
-        to.reserve_capacity(1);
-        let next = poll_fn(|cx| {
-            while to.capacity() == 0 {
-                match ready!(to.poll_capacity(cx)) {
-                    Some(Ok(_)) => {}
-                    Some(Err(error)) => return Poll::Ready(Err(error)),
-                    None => return Poll::Ready(Err(Reason::CANCEL.into())),
-                }
-            }
-            match body.as_mut().poll_frame(cx) {
-                Poll::Ready(next) => Poll::Ready(Ok(next)),
-                Poll::Pending => to.poll_reset(cx).map(|reset| Err(reset?.into())),
-            }
+        let next = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+            Poll::Ready(next) => Poll::Ready(Ok(next)),
+            Poll::Pending => to.poll_reset(cx).map(|reset| Err(h2::Error::from(reset?))),
         });
         let frame = match next.await? {
             Some(Ok(frame)) => frame,
@@ -117,9 +108,93 @@ async fn send_stream(mut to: SendStream<Bytes>, mut body: GrpcStream) -> Result<
             None => return to.send_data(Bytes::new(), true),
         };
         match frame.into_data().map_err(Frame::into_trailers) {
-            Ok(data) => to.send_data(data, false)?,
+            Ok(data) => {
+                to.reserve_capacity(1);
+                poll_fn(|cx| poll_room(&mut to, cx)).await?;
+                to.send_data(data, false)?;
+            }
             Err(Ok(trailers)) => return to.send_trailers(trailers),
             Err(Err(_)) => {}
         }
+    }
+}
+
+/// Waits until the peer accepts some of the data for which capacity was reserved.
+fn poll_room(to: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+    while to.capacity() == 0 {
+        match ready!(to.poll_capacity(cx)) {
+            Some(room) => _ = room?,
+            None => return Poll::Ready(Err(Reason::CANCEL.into())),
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::{response, trailers};
+    use futures_util::{FutureExt, StreamExt, stream};
+    use http::Request;
+    use http_body_util::StreamBody;
+
+    /// The window of the peer, in bytes.
+    const WINDOW: u32 = 10;
+
+    fn piece() -> Result<Frame<Bytes>, Status> {
+        Ok(Frame::data(Bytes::from_static(&[7; WINDOW as usize])))
+    }
+
+    fn end() -> Result<Frame<Bytes>, Status> {
+        Ok(Frame::trailers(trailers(&Status::ok(""))))
+    }
+
+    /// Answers one call with these frames, whose last one comes only after the peer has read
+    /// `reads` pieces and stopped. Returns whether the peer gets the trailers.
+    async fn ends(frames: Vec<Result<Frame<Bytes>, Status>>, reads: usize) -> bool {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let (stopped, waits) = tokio::sync::oneshot::channel::<()>();
+        let serve = async {
+            let mut connection = h2::server::handshake(near).await.expect("a preface");
+            let (_, to) = connection.accept().await.expect("a call").expect("a call");
+            let last = waits.map(|_| end());
+            let body = StreamBody::new(stream::iter(frames).chain(stream::once(last)));
+            let answer = std::future::ready(response(GrpcBody::stream(body)));
+            tokio::join!(respond(to, answer), poll_fn(|cx| connection.poll_closed(cx))).0
+        };
+        let ask = async {
+            let mut builder = h2::client::Builder::new();
+            let begun = builder.initial_window_size(WINDOW).handshake::<_, Bytes>(far).await;
+            let (mut send, connection) = begun.expect("a server");
+            let call = async {
+                let (answer, _) = send.send_request(Request::new(()), true).expect("room");
+                let mut body = answer.await.expect("an answer").into_body();
+                for read in 0..reads {
+                    body.data().await.expect("a piece").expect("a piece");
+                    if read + 1 < reads {
+                        body.flow_control().release_capacity(WINDOW as usize).expect("held");
+                    }
+                }
+                stopped.send(()).expect("the body waits");
+                let rest = std::time::Duration::from_secs(1);
+                let next = tokio::time::timeout(rest, poll_fn(|cx| body.poll_trailers(cx)));
+                next.await.is_ok_and(|trailers| trailers.is_ok_and(|found| found.is_some()))
+            };
+            tokio::select! {
+                got = call => got,
+                end = connection => panic!("{end:?}"),
+            }
+        };
+        tokio::select! {
+            got = ask => got,
+            end = serve => panic!("{end:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_although_its_peer_accepts_no_more_data() {
+        assert!(ends(vec![piece()], 1).await, "the window is used up");
+        assert!(ends(vec![piece(), piece()], 2).await, "it was opened once");
+        assert!(!ends(vec![piece(), piece()], 1).await, "a piece still waits");
     }
 }
