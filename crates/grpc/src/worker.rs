@@ -241,7 +241,7 @@ impl<S: GrpcService> GrpcWorker<S> {
             Err(_) => return bad.increment(1),
         };
         let pings = connection.ping_pong();
-        let mut calls = Calls { worker: Rc::clone(&self), connection, peer };
+        let mut calls = Calls { worker: Rc::clone(&self), connection, peer, waiting: Rc::new(()) };
         let until = tokio::select! {
             biased;
             () = calls.answer() => return,
@@ -280,6 +280,8 @@ struct Calls<S: GrpcService, T> {
     worker: Rc<GrpcWorker<S>>,
     connection: Connection<T, Bytes>,
     peer: Option<IpAddr>,
+    /// Each call that has a task keeps a reference to this.
+    waiting: Rc<()>,
 }
 
 impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
@@ -310,7 +312,9 @@ impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
         }
     }
 
-    /// Answers a call at once if it need not wait for anything, else in a task.
+    /// Answers a call at once if it need not wait for anything, else in a task. While other calls
+    /// have tasks, it gets one too, because their ends may have arrived before it: the slot that
+    /// one of them gives back is then free for it.
     fn begin(
         &self,
         (request, respond): (Request<RecvStream>, SendResponse<Bytes>),
@@ -323,9 +327,15 @@ impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
             // An error ends the call and concerns only its caller.
             let _ = call::respond(respond, answer).await;
         });
-        if call.as_mut().poll(cx).is_pending() {
-            tokio::task::spawn_local(call);
+        let is_alone = Rc::strong_count(&self.waiting) == 1;
+        if is_alone && call.as_mut().poll(cx).is_ready() {
+            return;
         }
+        let waiting = Rc::clone(&self.waiting);
+        tokio::task::spawn_local(async move {
+            call.await;
+            drop(waiting);
+        });
     }
 }
 
