@@ -343,9 +343,10 @@ impl Limiter {
     }
 
     /// Adds the state of the limits to `standing`, as far as it is visible without taking a set.
-    /// Returns whether that is all of it. It is enough to refuse a client over a limit, so an attack on one bucket writes
-    /// nothing and waits for no lock; and it is enough to admit a request that is not charged yet.
-    /// All keys are touched first, so that the processor loads them from memory in parallel.
+    /// Returns whether that is all of it. It is enough to refuse a client over a limit, so an
+    /// attack on one bucket writes nothing and waits for no lock; and it is enough to admit a
+    /// request that is not charged yet. All keys are touched first, so that the processor loads
+    /// them from memory in parallel.
     #[inline]
     fn peek_standing(
         &self,

@@ -1,4 +1,7 @@
 //! One call on an HTTP/2 connection: the body of its request, and its answer on the way out.
+//!
+//! What a body means is not known here: `frames` and `held_bytes` make messages of it. Which calls
+//! are accepted, and when: `worker`.
 
 use crate::body::{GrpcBody, GrpcStream, ok_trailers};
 use bytes::Bytes;

@@ -5,11 +5,13 @@
 //! additional system call would take longer than the rest of the answer. Without vectored writes,
 //! messages below a kilobyte are copied into one buffer and written together.
 
+use evenkeel_runtime::clock::Clock;
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -36,7 +38,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeardStream<S> {
         let before = into.filled().len();
         let polled = Pin::new(&mut me.stream).poll_read(cx, into);
         if into.filled().len() > before {
-            me.heard.set(Instant::now());
+            me.heard.set(Clock::deadline(Duration::ZERO));
         }
         polled
     }

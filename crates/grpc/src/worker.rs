@@ -228,7 +228,7 @@ impl<S: GrpcService> GrpcWorker<S> {
     ) {
         let mut orders = self.orders.clone();
         let GrpcShared { handshake, bad, age, grace, streams_max, .. } = &*self.shared;
-        let heard = Rc::new(Cell::new(Instant::now()));
+        let heard = Rc::new(Cell::new(Clock::deadline(Duration::ZERO)));
         let stream = HeardStream::new(stream, Rc::clone(&heard));
         let begun = tokio::select! {
             begun = timeout(*handshake, builder(*streams_max).handshake(stream)) => begun,
@@ -410,7 +410,7 @@ mod tests {
                 reads.read_exact(&mut body).await.expect("open");
                 if head[3] == PING_ACK[3] && head[4] == 0 && answered < answers {
                     answered += 1;
-                    sleep(Duration::from_secs(delay)).await;
+                    sleep_until(Clock::deadline(Duration::from_secs(delay))).await;
                     writes.write_all(&[&PING_ACK[..], &body].concat()).await.expect("open");
                 }
             }

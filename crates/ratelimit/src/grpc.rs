@@ -1,8 +1,9 @@
 //! gRPC over HTTP/2: the rate limit methods and health checks by hand, reflection by its crate.
 //!
 //! A decision takes about a microsecond, so the code around it must not take ten. The methods are
-//! therefore served on HTTP/2 directly, which is cheaper than a framework. How a request is decided:
-//! `decide`. How connections are accepted: the crate `grpc`. Quota streams: `quota_stream`.
+//! therefore served on HTTP/2 directly, which is cheaper than a framework. How a request is
+//! decided: `decide`. How connections are accepted: the crate `grpc`. Quota streams:
+//! `quota_stream`.
 
 pub mod health;
 mod quota_stream;
