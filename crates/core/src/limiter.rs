@@ -245,7 +245,7 @@ impl Limiter {
         estimate: impl Into<UnitCosts>,
         now: Time,
     ) -> (Verdict, Ticket) {
-        // Made where it is returned, because a ticket is long.
+        // A ticket is large: it is built in the returned value, so that it is not copied.
         let mut answer = (Verdict::Allow, Ticket::new(keys, estimate.into(), now));
         // Space for all limits that a door may have is eight times what most doors need.
         answer.0 = match keys.as_slice().len() {

@@ -23,7 +23,7 @@ impl CallBody {
         CallBody(stream)
     }
 
-    /// The next piece; `None` at the end of the body. The peer may then send as many bytes more.
+    /// The next piece; `None` at the end of the body. Allows the peer to send as many bytes again.
     pub async fn piece(&mut self) -> Option<Result<Bytes, Status>> {
         poll_fn(|cx| self.poll_piece(cx)).await
     }

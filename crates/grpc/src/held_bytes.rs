@@ -68,7 +68,7 @@ impl MessageTime {
             if let Poll::Ready(part) = part.as_mut().poll(cx) {
                 return Poll::Ready(Ok(part));
             }
-            // Most messages are complete when they are looked for, and need no timer.
+            // Most messages have arrived completely by now and need no timer.
             let late = self.0.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
             let told = || Err(Status::deadline_exceeded("a message did not come in time"));
             late.as_mut().poll(cx).map(|()| told())

@@ -290,8 +290,8 @@ impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
         poll_fn(|cx| self.poll(cx)).await;
     }
 
-    /// All calls that have arrived are accepted before the first of them is answered, because each
-    /// look for another one would send by itself what was answered before.
+    /// Accepts all calls that have arrived before it answers the first one: `poll_accept` also
+    /// sends pending answers, so answering in between would send each one separately.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let mut arrived = Vec::new();
@@ -312,9 +312,9 @@ impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
         }
     }
 
-    /// Answers a call at once if it need not wait for anything, else in a task. While other calls
-    /// have tasks, it gets one too, because their ends may have arrived before it: the slot that
-    /// one of them gives back is then free for it.
+    /// Answers a call immediately if it does not have to wait, otherwise in a task. While other
+    /// calls of the connection have tasks, it always gets a task: one of them may have just been
+    /// ended by its peer, and its task has to run first to release its slot.
     fn begin(
         &self,
         (request, respond): (Request<RecvStream>, SendResponse<Bytes>),
@@ -389,8 +389,8 @@ mod tests {
     const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
     const PING_ACK: [u8; 9] = [0, 0, 8, 6, 1, 0, 0, 0, 0];
 
-    /// The second at which a peer is given up that is heard at the seconds `heard_at`, and answers
-    /// the first `answers` pings, each after `delay` seconds.
+    /// The second at which the server gives up a peer that sends something at each second of
+    /// `heard_at` and answers the first `answers` pings, each after `delay` seconds.
     async fn end(heard_at: &[u64], answers: usize, delay: u64) -> u64 {
         let begin = Instant::now();
         let (near, far) = tokio::io::duplex(64 * 1024);

@@ -131,8 +131,8 @@ fn begin_streams(link: &ClientLink, wanted: WantedPrints) {
     }
 }
 
-/// Begins a connection. Reads the PROXY protocol header that a trusted front sends before the first
-/// byte, if it is `expected`. Returns `None` if there is none.
+/// Begins a connection. If `expected`, reads the PROXY protocol header that a trusted front sends
+/// before anything else, and returns `None` if it is missing or malformed.
 async fn introduced(
     worker: &ProxyWorker,
     stream: DeferredStream,
@@ -211,7 +211,7 @@ async fn secured(
 /// connection exists: its buffers and the memory for an exchange take many times what the
 /// connection itself needs.
 ///
-/// The stream is in a box, because futures keep room for each place that it was moved from.
+/// The stream is in a box: a future keeps space for each variable that has held it.
 async fn serve<S>(worker: &Rc<ProxyWorker>, stream: Box<ClientStream<S>>, link: &Rc<ClientLink>)
 where
     S: AsyncRead + AsyncWrite + Unpin,

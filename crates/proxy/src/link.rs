@@ -193,7 +193,7 @@ impl ClientLink {
     /// Ends the request: the whole answer has been handed over.
     pub(super) fn end_request(&self, now: u64) {
         self.backend.end();
-        // As long as they are named, their memory is not free.
+        // A weak reference keeps the memory allocated.
         self.account.take();
         self.writes.end();
         self.phase.end_request(now);
