@@ -42,8 +42,9 @@ fn welcome(
     shown: Option<&LiveServerConfig>,
 ) {
     let _ = stream.set_nodelay(true);
-    let link = Rc::new(ClientLink::new(peer, shown.is_some(), worker.thread.now()));
     let stream = DeferredStream::new(stream, &worker.thread.outbox);
+    let secure = shown.is_some();
+    let link = Rc::new(ClientLink::new(peer, secure, stream.unsent(), worker.thread.now()));
     let (seat, shown) = (ConnectionGuard::take(worker, link), shown.cloned());
     tokio::task::spawn_local(async move {
         front::converse(&seat.worker, stream, &seat.link, shown).await;

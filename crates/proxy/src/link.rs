@@ -21,6 +21,7 @@ mod upload;
 mod wake;
 
 use super::account::WeakAccount;
+use super::outbox::UnsentBytes;
 use backend_waits::BackendWaits;
 use client_writes::ClientWrites;
 pub(super) use client_writes::ReadAhead;
@@ -28,7 +29,8 @@ use evenkeel_config::settings::ProxyTimeouts;
 use evenkeel_core::fact::ClientFact;
 use http::HeaderValue;
 use peer::LinkPeer;
-use phase::{LinkPhase, PhaseState};
+pub(super) use phase::LinkPhase;
+use phase::PhaseState;
 use prints::LinkPrints;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -83,8 +85,11 @@ pub(super) struct ClientLink {
 }
 
 impl ClientLink {
-    pub(super) fn new(peer: SocketAddr, secure: bool, now: u64) -> ClientLink {
-        ClientLink::of(None, LinkPeer::new(peer.ip(), secure), now)
+    /// Creates the link of a connection, which leaves these bytes unsent while its client does not
+    /// read.
+    pub(super) fn new(peer: SocketAddr, secure: bool, unsent: UnsentBytes, now: u64) -> ClientLink {
+        let writes = ClientWrites::new(unsent);
+        ClientLink { writes, ..ClientLink::of(None, LinkPeer::new(peer.ip(), secure), now) }
     }
 
     /// Creates the link of a stream of the connection `over`, and counts it there.
@@ -248,13 +253,24 @@ impl ClientLink {
         self.closed.get()
     }
 
-    /// Returns the time since when it could be closed to make room: it is idle, or slower with a
-    /// head or a body than is acceptable when others need its room. `trickling`: the bodies of all
-    /// its streams trickle.
+    /// Returns the time since when it could be closed to make room: it is idle and its client has
+    /// all of the last answer, or slower with a head or a body than is acceptable when others need
+    /// its room. `trickling`: the bodies of all its streams trickle.
     pub(super) fn spare_since(&self, now: u64, trickling: bool) -> Option<u64> {
         let spare_body = trickling || self.upload.is_spare(now);
         let since = self.phase.spare_since(now, self.streams.is_enabled(), spare_body);
-        since.filter(|_| !self.closed.get())
+        since.filter(|_| !self.closed.get() && !self.ends_answer())
+    }
+
+    /// Whether no request came for so long that none is likely to be in transit, and the client has
+    /// all of the last answer.
+    pub(super) fn is_long_silent(&self, now: u64) -> bool {
+        self.phase.is_long_silent(now) && !self.ends_answer()
+    }
+
+    /// Whether the last answer has been handed over, but its client still has to read some of it.
+    fn ends_answer(&self) -> bool {
+        self.phase.get() == LinkPhase::Idle && self.writes.wait_for_client()
     }
 
     /// Wakes a task that has waited too long. `slack`: the maximum age of a stored time, in
@@ -284,7 +300,7 @@ impl ClientLink {
         }
         // No byte is in transit: the client has all of the last answer, and no rest of its request
         // is to come.
-        let in_transit = self.upload.runs() || self.writes.stuck().waits();
+        let in_transit = self.upload.runs() || self.writes.wait_for_client();
         let may_rest = !has_streams && !self.is_stream() && !in_transit;
         if may_rest && self.phase.request_rest(now, slack) {
             self.task.wake();
@@ -312,7 +328,7 @@ mod tests {
     }
 
     fn connection() -> ClientLink {
-        ClientLink::new(SocketAddr::from(([127, 0, 0, 1], 1)), false, 0)
+        ClientLink::new(SocketAddr::from(([127, 0, 0, 1], 1)), false, UnsentBytes::default(), 0)
     }
 
     #[test]

@@ -164,6 +164,18 @@ impl Socket {
     }
 }
 
+/// What a connection has accepted and the system has had no room for. The default is that of a
+/// connection that sends everything at once.
+#[derive(Default)]
+pub(crate) struct UnsentBytes(Weak<Socket>);
+
+impl UnsentBytes {
+    /// Whether there are some now.
+    pub(crate) fn any(&self) -> bool {
+        self.0.upgrade().is_some_and(|socket| socket.has_rest())
+    }
+}
+
 /// A TCP connection whose short writes are sent together with those of other connections. Clones
 /// are the same connection.
 #[derive(Clone)]
@@ -186,6 +198,11 @@ impl DeferredStream {
 
     pub(crate) fn socket(&self) -> Ref<'_, TcpStream> {
         self.socket.stream.borrow()
+    }
+
+    /// What of this connection waits for room, for those that do not write to it.
+    pub(crate) fn unsent(&self) -> UnsentBytes {
+        UnsentBytes(Rc::downgrade(&self.socket))
     }
 
     /// Sends what is gathered.
@@ -257,4 +274,4 @@ impl AsyncWrite for DeferredStream {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

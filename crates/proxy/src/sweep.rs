@@ -44,7 +44,7 @@ impl ProxyWorker {
                 }
                 check_upload(link, crowded, now);
                 // Not at once: a client that is about to send a request would lose it.
-                if thread.is_draining() && link.phase.is_long_silent(now) {
+                if thread.is_draining() && link.is_long_silent(now) {
                     link.close();
                 }
             }

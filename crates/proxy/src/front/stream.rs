@@ -74,6 +74,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         .await
     }
 
+    /// Waits until the system has taken all that was written.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut *self).poll_flush(cx))?;
+        // Whether there is room for what is gathered is known once it is sent.
+        self.thread.outbox.send();
+        Pin::new(self).poll_flush(cx)
+    }
+
     /// Records whether a write is stuck.
     fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
         if self.link.prints.note_write(&self.thread.clock) {
@@ -145,10 +153,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+        let poll = Pin::new(&mut self.inner).poll_flush(cx);
+        self.link.writes.stuck().track(poll, self.thread.now())
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.shut {
+            // A client may take longer to read its last answer than closing may.
+            ready!(self.poll_sent(cx))?;
+        }
         if let Some(unread) = self.link.begin_close(self.thread.now()) {
             self.lingers = unread;
         }
@@ -159,3 +172,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         if self.lingers { self.poll_linger(cx) } else { Poll::Ready(Ok(())) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! The stream of an HTTP/2 connection has no socket of its own. Its client does not read if the
 //! task that sends the answer leaves frames unsent, or asks for no further one.
 
+use crate::outbox::UnsentBytes;
 use crate::timer::WaitTimer;
 use std::cell::{Cell, RefCell};
 use std::rc::Weak;
@@ -27,6 +28,8 @@ pub(crate) trait ReadAhead {
 pub(crate) struct ClientWrites {
     /// The client does not read what is written to it.
     stuck: WaitTimer,
+    /// What the connection has accepted for a client that does not read.
+    unsent: UnsentBytes,
     /// The answer's body.
     download: RefCell<Option<Weak<RefCell<dyn ReadAhead>>>>,
     /// Since the task that sends the body last ran, that task has found that the backend has no
@@ -35,6 +38,16 @@ pub(crate) struct ClientWrites {
 }
 
 impl ClientWrites {
+    /// The writes to a connection with these unsent bytes.
+    pub(super) fn new(unsent: UnsentBytes) -> ClientWrites {
+        ClientWrites { unsent, ..ClientWrites::default() }
+    }
+
+    /// Whether some of what has been written waits until the client reads.
+    pub(super) fn wait_for_client(&self) -> bool {
+        self.stuck.waits() || self.unsent.any()
+    }
+
     /// Begins to send the body of an answer.
     pub(crate) fn begin(&self, download: Weak<RefCell<dyn ReadAhead>>) {
         *self.download.borrow_mut() = Some(download);

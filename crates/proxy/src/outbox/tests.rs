@@ -10,7 +10,7 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::timeout;
 
 /// A connection with as little room as the system allows, and its other end.
-async fn pair(outbox: &Rc<Outbox>) -> (DeferredStream, TcpStream) {
+pub(crate) async fn pair(outbox: &Rc<Outbox>) -> (DeferredStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     set_socket_recv_buffer_size(&listener, 1).unwrap();
     let connecting = TcpStream::connect(listener.local_addr().unwrap());
@@ -21,7 +21,7 @@ async fn pair(outbox: &Rc<Outbox>) -> (DeferredStream, TcpStream) {
 }
 
 /// Runs `test` on a thread of the proxy, which has an outbox.
-fn run<F: Future<Output = ()>>(test: impl FnOnce(Rc<Outbox>) -> F) {
+pub(crate) fn run<F: Future<Output = ()>>(test: impl FnOnce(Rc<Outbox>) -> F) {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.unwrap().block_on(async {
         let outbox = Rc::<Outbox>::default();
