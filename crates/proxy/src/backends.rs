@@ -234,11 +234,13 @@ impl UpstreamPool {
         now: u64,
         switches: bool,
     ) -> Option<&Rc<UpstreamBackend>> {
-        let best = self.least(*tried, |backend| {
+        let place = self.least(*tried, |backend| {
             let cannot = switches && !backend.may_switch();
-            (cannot, backend.out_until(now), Rc::strong_count(&backend.running))
+            // Less the reference of the backend itself.
+            let running = Rc::strong_count(&backend.running) - 1;
+            (cannot, backend.out_until(now), running)
         })?;
-        Some(self.take(best, tried))
+        Some(self.take(place, tried))
     }
 
     /// Chooses a backend for a prompt by its prefixes and by the load of all threads, and adds it
@@ -260,17 +262,26 @@ impl UpstreamPool {
         Some((backend, choice, prompt.note(backend.shared.id())))
     }
 
-    /// The place of the backend with the least `load` of those that have not been tried.
-    fn least<L: Ord>(
+    /// The place of the backend with the least `load` of those that have not been tried: whether
+    /// it cannot serve the request, until when it is left out, and how many requests it runs. The
+    /// first that has no load at all is taken without a look at the others.
+    fn least(
         &self,
         tried: TriedBackends,
-        load: impl Fn(&UpstreamBackend) -> L,
+        load: impl Fn(&UpstreamBackend) -> (bool, u64, usize),
     ) -> Option<usize> {
-        let count = self.all.len();
-        let start = self.next.get();
-        let places = (start..start + count).map(|place| place % count);
-        let free = places.filter(|place| !tried.has(*place));
-        free.min_by_key(|place| load(&self.all[*place]))
+        let (before, after) = (0..self.next.get(), self.next.get()..self.all.len());
+        let mut least = None;
+        for place in after.chain(before).filter(|place| !tried.has(*place)) {
+            let load = load(&self.all[place]);
+            if load == (false, 0, 0) {
+                return Some(place);
+            }
+            if least.is_none_or(|(known, _)| load < known) {
+                least = Some((load, place));
+            }
+        }
+        least.map(|(_, place)| place)
     }
 
     fn take(&self, place: usize, tried: &mut TriedBackends) -> &Rc<UpstreamBackend> {

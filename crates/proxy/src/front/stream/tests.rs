@@ -15,8 +15,8 @@ use tokio::task::yield_now;
 
 const SETTINGS: &[u8] = b"proxy: {listen: 127.0.0.1:1, backend: 'http://127.0.0.1:2'}\n";
 
-/// A client's stream whose client reads nothing: the last bytes that were accepted had no room. Also
-/// returns how many bytes were accepted, and the client.
+/// A client's stream whose client reads nothing: the last bytes that were accepted had no room.
+/// Also returns how many bytes were accepted, and the client.
 async fn stuck() -> (ClientStream<DeferredStream>, usize, tokio::net::TcpStream) {
     let settings = evenkeel_config::parse("t.yaml", SETTINGS, 1.0).expect("good").settings;
     let settings = ThreadSettings::new(&settings.proxy.expect("a proxy"), &Arc::default());
