@@ -331,7 +331,7 @@ impl RunningProcess {
                  current one stays in force"
             );
             let fault = "adding or removing a listener requires a restart";
-            self.watch.record_refused_reload(fault, 1, self.clock.now());
+            self.watch.reloads.refuse(fault, 1, self.clock.now());
             return;
         }
         let mut found = evenkeel_identity::refusal_pages::start_problems(&config.settings);
@@ -394,7 +394,7 @@ impl RunningProcess {
         let count = faults.faults.len();
         let text = faults.to_string();
         let first = text.lines().next().unwrap_or_default();
-        self.watch.record_refused_reload(first, count, self.clock.now());
+        self.watch.reloads.refuse(first, count, self.clock.now());
         tracing::error!(faults = count, "configuration refused; the current one stays in force");
         text.lines().for_each(|fault| tracing::error!("{fault}"));
     }

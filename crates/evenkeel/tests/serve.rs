@@ -314,12 +314,52 @@ fn reload_says_whether_the_configuration_was_accepted() {
     let output = reload(&admin).expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("has refused the configuration, and the current one stays"), "{told}");
+    assert!(told.contains("configuration on disk refused for"), "{told}");
+    assert!(told.contains(": `cpus` is `many`"), "{told}");
     // Another program that listens gets no signal.
     let other = TcpListener::bind("127.0.0.1:0").expect("a port");
     let output = reload(&other.local_addr().expect("bound").to_string()).expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no evenkeel that this user may see"));
+}
+
+/// Rules are files of their own, which may be refused while the configuration is accepted.
+#[test]
+fn reload_says_whether_the_rules_were_accepted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, rules) = (folder.path().join("evenkeel.yaml"), folder.path().join("edge.yaml"));
+    let text = format!(
+        "admin: {{listen: '127.0.0.1:0'}}\n\
+         proxy: {{listen: '127.0.0.1:0', backend: 'http://127.0.0.1:1'}}\n\
+         ratelimit: {{grpc: '127.0.0.1:0', http: '127.0.0.1:0', rules: '{}'}}\n",
+        rules.display()
+    );
+    fs::write(&path, text).expect("saved");
+    let mut program = start(&["serve", "--config", &path.display().to_string()]);
+    let admin = addresses(&mut program)[1];
+    let top = || get(admin, "/api/top");
+    let reload = || {
+        let output = evenkeel!().args(["reload", "--admin", &admin.to_string()]).output();
+        let output = output.expect("it runs");
+        let text = if output.status.success() { output.stdout } else { output.stderr };
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let missing = format!("{}: it does not exist", rules.display());
+    assert!(top().contains(&missing), "{}", top());
+    let refused = reload();
+    assert!(refused.0 == Some(1) && refused.1.contains(&missing), "{refused:?}");
+
+    fs::write(&rules, "domain: edge\ndescriptors: [{key: user}]\n").expect("saved");
+    let accepted = reload();
+    assert_eq!(accepted.0, Some(0), "{accepted:?}");
+    assert!(top().contains("\"refused_config\":null"), "{}", top());
+
+    fs::write(&rules, "domain: edge\ndescriptors: [{keys: user}]\n").expect("saved");
+    let refused = reload();
+    assert!(refused.0 == Some(1) && refused.1.contains("edge.yaml:2:15: "), "{refused:?}");
+    assert!(top().contains("edge.yaml:2:15: "), "{}", top());
+    let metrics = get(admin, "/metrics");
+    assert!(!metrics.contains("evenkeel_rule_loads_total{result=\"failed\"} 0"), "{metrics}");
 }
 
 /// Decisions show a wait; the list of clients shows the time that they really waited, which is

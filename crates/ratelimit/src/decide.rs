@@ -22,8 +22,10 @@ use evenkeel_core::windows::Hit;
 use evenkeel_engine::windows::Counters;
 use evenkeel_runtime::clock::Clock;
 use evenkeel_store::redis::{RedisStore, StoreUnansweredError};
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::config_loads::ConfigLoads;
 use evenkeel_telemetry::metrics::REQUESTS;
-use evenkeel_telemetry::registry::{Counter, Histogram, Registry};
+use evenkeel_telemetry::registry::{Counter, Histogram};
 use matching::DescriptorMatch;
 use std::fmt;
 use std::sync::Arc;
@@ -60,22 +62,20 @@ pub struct ServiceCounters {
     pub store_errors: AtomicU64,
     /// Requests that were over a limit and passed because of the global shadow mode.
     pub global_shadow_mode: AtomicU64,
-    /// Sets of rules that were put in force.
-    pub loads: AtomicU64,
-    /// Sets of rules that were refused.
-    pub load_errors: AtomicU64,
+    /// Sets of rules that were put in force, and that were refused.
+    pub rule_loads: Arc<ConfigLoads>,
     /// Durations of gRPC calls in nanoseconds. `None` if no output shows them; then the clock is
     /// not read for them.
     pub response_time: Option<Histogram>,
 }
 
 impl ServiceCounters {
-    /// Registers in `registry` the counters that other outputs show too; the rest are kept here
-    /// only.
+    /// Keeps in `watch` the counters that other outputs show too; the rest are kept here only.
     #[must_use]
-    pub fn of(registry: &Registry) -> ServiceCounters {
+    pub fn of(watch: &Watch) -> ServiceCounters {
         ServiceCounters {
-            requests: registry.counter(&REQUESTS, &["ratelimit"]),
+            requests: watch.registry().counter(&REQUESTS, &["ratelimit"]),
+            rule_loads: Arc::clone(&watch.rule_loads),
             ..ServiceCounters::default()
         }
     }

@@ -15,7 +15,6 @@ use evenkeel_config::source::folder::{FolderFile, WatchedFolder};
 use evenkeel_config::tree::YamlNode;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Reads rule files and puts their rules in force.
 pub struct RuleLoader {
@@ -57,33 +56,45 @@ impl RuleLoader {
 
     /// Reads the rule files even if they have not changed.
     pub fn load(&mut self) {
-        match &self.folder {
-            None if self.from_server => return,
-            None => tracing::warn!(
+        if self.folder.is_none() {
+            if self.from_server {
+                return;
+            }
+            tracing::warn!(
                 target: "evenkeel::ratelimit", "there are no rules: all requests are allowed"
-            ),
-            Some(folder) if !folder.path().exists() => tracing::warn!(
-                target: "evenkeel::ratelimit", path = %folder.path().display(),
-                "the path of the rules does not exist; all requests are allowed until it does"
-            ),
-            Some(_) => {}
+            );
         }
         let files = self.folder.as_mut().map_or(Ok(Vec::new()), WatchedFolder::read);
         self.take(files);
+        if let Some(path) = self.missing() {
+            tracing::warn!(
+                target: "evenkeel::ratelimit", path,
+                "the path of the rules does not exist; all requests are allowed until it does"
+            );
+        }
     }
 
     /// Reads the rule files on request. If the path no longer exists, the rules in force stay.
     pub fn reload(&mut self) {
-        match &self.folder {
-            Some(folder) if !folder.path().exists() => {
-                let path = folder.path().display();
-                tracing::warn!(
-                    target: "evenkeel::ratelimit", %path,
-                    "the path of the rules no longer exists; the current rules stay in force"
-                );
-            }
-            _ => self.load(),
+        if let Some(path) = self.missing() {
+            tracing::warn!(
+                target: "evenkeel::ratelimit", path,
+                "the path of the rules no longer exists; the current rules stay in force"
+            );
+            return;
         }
+        self.load();
+    }
+
+    /// The path of the rules if it does not exist, which is counted as a failed load.
+    fn missing(&self) -> Option<String> {
+        let path = self.folder.as_ref()?.path();
+        if path.exists() {
+            return None;
+        }
+        let path = path.display().to_string();
+        self.intake.refuse(&format!("{path}: it does not exist"), 1);
+        Some(path)
     }
 
     /// Reads the rule files if they have changed.
@@ -122,6 +133,12 @@ impl RuleIntake {
         self.take(read_trees(trees, self.options, &self.decider.tallies), count)
     }
 
+    /// Counts rules that are refused because of `faults`, of which the first is `fault`.
+    fn refuse(&self, fault: &str, faults: usize) {
+        let now = self.decider.steady_now();
+        self.decider.events.rule_loads.refuse(fault, faults, now);
+    }
+
     fn take(
         &self,
         rules: Result<RatelimitRules, Vec<ConfigFaults>>,
@@ -131,19 +148,20 @@ impl RuleIntake {
             Ok(rules) => {
                 let domains = rules.domains();
                 self.decider.rules.store(Some(Arc::new(rules)));
-                self.decider.events.loads.fetch_add(1, Relaxed);
+                self.decider.events.rule_loads.accept();
                 tracing::info!(
                     target: "evenkeel::ratelimit", files = count, domains, "rules loaded"
                 );
                 Ok(())
             }
             Err(refused) => {
-                self.decider.events.load_errors.fetch_add(1, Relaxed);
                 tracing::error!(
                     target: "evenkeel::ratelimit", "rules refused; the current rules stay in force"
                 );
                 let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
                 let told = told.join("\n");
+                let faults = refused.iter().map(|file| file.faults.len()).sum();
+                self.refuse(told.lines().next().unwrap_or_default(), faults);
                 told.lines().for_each(|fault| {
                     tracing::error!(target: "evenkeel::ratelimit", "{fault}");
                 });

@@ -92,8 +92,8 @@ fn events(decider: &RatelimitDecider) -> [(&'static str, u64); 5] {
     let events = &decider.events;
     let error = "ratelimit.service.call.should_rate_limit.service_error";
     [
-        ("ratelimit.service.config_load_success", events.loads.load(Relaxed)),
-        ("ratelimit.service.config_load_error", events.load_errors.load(Relaxed)),
+        ("ratelimit.service.config_load_success", events.rule_loads.accepted()),
+        ("ratelimit.service.config_load_error", events.rule_loads.failed()),
         ("ratelimit.service.global_shadow_mode", events.global_shadow_mode.load(Relaxed)),
         (error, events.errors.load(Relaxed)),
         ("ratelimit_server.ShouldRateLimit.total_requests", events.requests.get()),

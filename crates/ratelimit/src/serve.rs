@@ -102,7 +102,7 @@ pub fn start(
     let tls = settings.tls.clone();
     let live = tls.map(|tls| RatelimitTls::load(tls, clock.now(), registry)).transpose();
     let live = live.map_err(&refused)?;
-    let decider = decider(settings, (counters, store.clone()), seed, clock, registry);
+    let decider = decider(settings, (counters, store.clone()), seed, clock, watch);
     let (reporter, state) = watch::channel(ServingState::NotServing);
     let needs_rules = settings.healthy_with_rules;
     let needs_store = store.clone().filter(|_| settings.healthy_with_store);
@@ -182,10 +182,10 @@ fn decider(
     (counters, store): (Arc<Counters>, Option<Arc<RedisStore>>),
     seed: KeySeed,
     clock: Clock,
-    registry: &Registry,
+    watch: &Watch,
 ) -> Arc<RatelimitDecider> {
     let mut decider = RatelimitDecider::new(settings.answers.clone(), counters, seed, clock);
-    decider.events = ServiceCounters::of(registry);
+    decider.events = ServiceCounters::of(watch);
     let told = settings.statsd.is_some() || settings.prometheus.is_some();
     decider.events.response_time = told.then(Histogram::default);
     Arc::new(decider.with_store(store))

@@ -5,6 +5,7 @@
 //! caller passes the time. [`metrics`] has the table of all metrics; [`prometheus`] and the admin
 //! door show them.
 
+pub mod config_loads;
 pub mod counts;
 pub mod decision;
 pub mod failure;
@@ -19,6 +20,7 @@ pub mod sampler;
 pub mod snapshot;
 pub mod untrusted_proxy;
 
+use config_loads::ConfigLoads;
 use counts::gatekeeper::GatekeeperCounts;
 use counts::heartbeats::Heartbeats;
 use counts::master::MasterCounts;
@@ -29,11 +31,11 @@ use counts::tiers::{Tier, TierCounts};
 use counts::{ConnectionRefusal, ProxyCounts};
 use decision::Decision;
 use decision::notice::BlockNotice;
-use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
+use evenkeel_core::units::{Cost, Nanos, Time};
 use failure::BackendFailure;
 use metrics::{
     BLOCKS, BUILD, CHARGED, CLIENT_ADDRESSES, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT,
-    NEWCOMER_WAITS, QUEUE_REFUSALS, RELOADS, STARTED,
+    NEWCOMER_WAITS, QUEUE_REFUSALS, RELOADS, RULE_LOADS, STARTED,
 };
 use otlp::trace::Tracer;
 use parking_lot::{Mutex, RwLock};
@@ -77,8 +79,10 @@ pub struct Watch {
     registry: Registry,
     cost: Histogram,
     charged: Counter,
-    reloads: [Counter; 2],
-    refused: Mutex<Option<RefusedReload>>,
+    /// The reloads of the configuration.
+    pub reloads: ConfigLoads,
+    /// The loads of the rules of the rate limit service.
+    pub rule_loads: Arc<ConfigLoads>,
     lines_left_out: Counter,
     blocks: Counter,
     decisions: RwLock<Vec<DecisionCounter>>,
@@ -123,15 +127,6 @@ pub struct RequestCounts {
     pub client_addresses: [[u64; 2]; 2],
 }
 
-/// A reload that was refused, since the last one that succeeded.
-#[derive(Debug)]
-struct RefusedReload {
-    /// The first fault, with its place.
-    fault: String,
-    faults: usize,
-    since: Time,
-}
-
 /// Why the queue refuses requests.
 const REFUSAL_CAUSES: [&str; 3] = ["wait_max", "len_max", "waiting_page"];
 
@@ -168,8 +163,8 @@ impl Watch {
             tiers: TierCounts::new(&registry),
             models: ModelCounts::new(&registry),
             newcomer_waits: registry.histogram(&NEWCOMER_WAITS, &[]),
-            reloads: ["ok", "failed"].map(|result| registry.counter(&RELOADS, &[result])),
-            refused: Mutex::default(),
+            reloads: ConfigLoads::new(&registry, &RELOADS),
+            rule_loads: Arc::new(ConfigLoads::new(&registry, &RULE_LOADS)),
             lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
             blocks: registry.counter(&BLOCKS, &[]),
             decisions: RwLock::default(),
@@ -286,8 +281,7 @@ impl Watch {
     /// Counts a reload of the configuration, whose new state is in force at `now`, but for
     /// `restart_keys`.
     pub fn record_reload(&self, restart_keys: &[String], now: Time) {
-        self.reloads[0].increment(1);
-        *self.refused.lock() = None;
+        self.reloads.accept();
         // What was counted under other settings says nothing about these.
         self.front.lock().start_anew();
         let mut process = self.process.lock();
@@ -296,30 +290,9 @@ impl Watch {
         process.before = self.request_counts();
     }
 
-    /// Counts a reload of the configuration that was refused because of `faults`, of which the
-    /// first is `fault`. It is shown until a reload succeeds.
-    pub fn record_refused_reload(&self, fault: &str, faults: usize, now: Time) {
-        self.reloads[1].increment(1);
-        let mut refused = self.refused.lock();
-        let since = refused.as_ref().map_or(now, |refused| refused.since);
-        *refused = Some(RefusedReload { fault: fault.to_owned(), faults, since });
-    }
-
-    /// The number of reloads of the configuration so far that have succeeded.
-    pub fn reloads_so_far(&self) -> u64 {
-        self.reloads[0].get()
-    }
-
-    /// The configuration on disk, if it is refused.
+    /// What is on disk of the configuration or of the rules, if it is refused.
     pub fn refused_config(&self, now: Time) -> Option<RefusedConfig> {
-        let refused = self.refused.lock();
-        let RefusedReload { fault, faults, since } = refused.as_ref()?;
-        Some(RefusedConfig {
-            fault: fault.clone(),
-            faults: *faults,
-            since: since.0 as f64 / SECOND as f64,
-            seconds: now.since(*since).as_secs_f64(),
-        })
+        self.reloads.refused(now).or_else(|| self.rule_loads.refused(now))
     }
 
     /// Logs what is due: the number of lines left out, and an untrusted proxy in front. The caller

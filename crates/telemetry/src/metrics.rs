@@ -265,6 +265,8 @@ table! {
 
     RELOADS = Counter "evenkeel_config_reloads_total" ["result"] "reloads"
         "Reloads of the configuration: ok, or failed (the current one stays in force).";
+    RULE_LOADS = Counter "evenkeel_rule_loads_total" ["result"] "loads"
+        "Loads of the rules of the rate limit service: ok, or failed (the current ones stay).";
     PEER_BYTES = Counter "evenkeel_peer_bytes_total" ["direction"] "bytes"
         "Bytes read from and written to other instances.";
     PEER_FRAMES_DROPPED = Counter "evenkeel_peer_frames_dropped_total" ["direction"] "frames"

@@ -109,7 +109,7 @@ impl AdminShared {
         let lists: usize =
             self.sources.engines.iter().map(|door| door.engine.held().limits().len()).sum();
         let each = clients::of_each(lists);
-        let reloads = self.sources.watch.reloads_so_far();
+        let reloads = self.sources.watch.reloads.accepted();
         let mut steps = self.live.steps.lock();
         steps.resize_with(self.sources.engines.len(), DoorSteps::default);
         for (door, steps) in self.sources.engines.iter().zip(&mut *steps) {
