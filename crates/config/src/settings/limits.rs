@@ -628,7 +628,11 @@ pub(crate) fn cpu_time(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
 
 /// Reads a burst in requests, at least 1.
 pub(crate) fn requests_saved(text: &str) -> Read<u64> {
-    match count(text)? {
+    let told = |why| match values::duration(text) {
+        Ok(_) => "with a `rate` it is a number of requests, not a time".to_owned(),
+        Err(_) => why,
+    };
+    match count(text).map_err(told)? {
         0 => Err("with 0 no request could pass: the minimum is 1, which allows no burst, like \
                   nginx's `burst=0`"
             .to_owned()),

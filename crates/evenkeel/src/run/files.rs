@@ -46,28 +46,39 @@ pub fn raise_open_files(settings: &Settings) {
 pub fn too_few(settings: &Settings) -> Option<String> {
     let (limit, needed) = (getrlimit(Resource::Nofile).maximum, open_files(settings));
     limit.filter(|limit| *limit < needed).map(|limit| {
+        let keys = needs(settings).filter(|(_, files)| *files > 0).map(|(key, _)| key);
+        let keys = keys.collect::<Vec<_>>().join("`, `");
         format!(
-            "the limit on open files is too low for the allowed connections \
-             (`proxy.bounds.connections`, `line.connections`, `check.waiting_max`, \
-             `ext_proc.connections_max`): they may need {needed} files, and the limit is {limit}; \
-             until the hard limit is raised (LimitNOFILE= of a systemd unit) or the bounds are \
-             lowered, fewer connections are accepted"
+            "the limit on open files is too low for the allowed connections (`{keys}`): they may \
+             need {needed} files, and the limit is {limit}; until the hard limit is raised \
+             (LimitNOFILE= of a systemd unit) or the bounds are lowered, fewer connections are \
+             accepted"
         )
     })
 }
 
-/// Number of open files that all connections may need: two for each connection of the proxy. Doors
-/// without a bound and a proxy that does not listen count as zero.
+/// Number of open files that all connections may need.
 pub fn open_files(settings: &Settings) -> u64 {
-    let proxy = settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty());
-    let proxy = proxy.map_or(0, |proxy| proxy.bounds.connections);
-    let line = settings.line.as_ref().map_or(0, |line| line.connections);
-    let check = settings.check.as_ref().map_or(0, check::connections_max);
-    let envoys = ext_proc::connections_max(settings.ext_proc.as_ref(), settings.ext_authz.as_ref());
-    let fronts = check.saturating_add(envoys);
-    let needed = proxy.saturating_mul(2).saturating_add(line).saturating_add(fronts);
+    let needed = needs(settings).fold(0, |sum: usize, (_, files)| sum.saturating_add(files));
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     if needed == 0 { 0 } else { needed.saturating_add(FILES_RESERVE) }
+}
+
+/// The key that bounds the connections of each door, and how many open files they may need: two for
+/// each connection of the proxy. Doors without a bound and a proxy that does not listen need none.
+fn needs(settings: &Settings) -> impl Iterator<Item = (&'static str, usize)> {
+    let proxy = settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty());
+    let envoys = ext_proc::connections_max(settings.ext_proc.as_ref(), settings.ext_authz.as_ref());
+    [
+        (
+            "proxy.bounds.connections",
+            proxy.map_or(0, |proxy| proxy.bounds.connections.saturating_mul(2)),
+        ),
+        ("line.connections", settings.line.as_ref().map_or(0, |line| line.connections)),
+        ("check.waiting_max", settings.check.as_ref().map_or(0, check::connections_max)),
+        ("ext_proc.connections_max", envoys),
+    ]
+    .into_iter()
 }
 
 #[cfg(test)]
@@ -84,5 +95,8 @@ mod tests {
         assert_eq!(needed("proxy: {bounds: {connections: 0}}"), 0);
         let check = "check: {waiting_max: 10}\nproxy: {listen: off, bounds: {connections: 100}}";
         assert_eq!(needed(check), 10 + 1024 + 256);
+        let config = evenkeel_config::parse("t", check.as_bytes(), 1.0).expect("good");
+        let keys = needs(&config.settings).filter(|(_, files)| *files > 0);
+        assert_eq!(keys.map(|(key, _)| key).collect::<Vec<_>>(), ["check.waiting_max"]);
     }
 }
