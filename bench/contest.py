@@ -249,13 +249,13 @@ class Bench:
         server.stop()
         self.servers.remove(server)
 
-    def nginx(self, name, port, http, core=SERVER_CORE, host="127.0.0.1"):
-        """An nginx of one worker with this inside its `http` block."""
+    def nginx(self, name, port, http, core=SERVER_CORE, host="127.0.0.1", workers=1):
+        """An nginx with this inside its `http` block."""
         slug = name.replace(" ", "-")
         temp = "".join(f"  {kind}_temp_path {self.folder}/{slug}-{kind};\n"
                        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         path = self.file(f"{slug}.conf", f"""\
-worker_processes 1;
+worker_processes {workers};
 worker_rlimit_nofile 20000;
 daemon off;
 pid {self.folder}/{slug}.pid;
@@ -270,7 +270,7 @@ http {{
 """)
         return self.start(name, ["nginx", "-c", path, "-p", self.folder], port, core, host)
 
-    def nginx_proxy(self, name, port, backend, zone="", rule=""):
+    def nginx_proxy(self, name, port, backend, zone="", rule="", **more):
         return self.nginx(name, port, f"""\
   upstream origin {{ server 127.0.0.1:{backend}; keepalive 256; }}
   {zone}
@@ -284,7 +284,7 @@ http {{
       proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
     }}
   }}
-""")
+""", **more)
 
     def haproxy(self, name, port, backend, rate=2000000000):
         """HAProxy that denies whoever asks more than `rate` times in ten seconds."""
@@ -311,7 +311,8 @@ backend origin
 """)
         return self.start(name, ["haproxy", "-db", "-f", path], port)
 
-    def evenkeel(self, name, port, backend, proxy=BOUNDLESS, binary=None, cpus=1, admin=None):
+    def evenkeel(self, name, port, backend, proxy=BOUNDLESS, binary=None, cpus=1, admin=None,
+                 core=SERVER_CORE):
         """With its figures on the port `admin`, if given: `Server.slots`."""
         slug = name.replace(" ", "-")
         path = self.file(f"{slug}.yaml", f"""\
@@ -323,23 +324,43 @@ proxy:
   bounds: {{connections: 9000}}
   timeouts: {{idle: 1h}}
 {proxy}""")
-        server = self.start(name, [binary or evenkeel(), "serve", "--config", path], port)
+        server = self.start(name, [binary or evenkeel(), "serve", "--config", path], port, core)
         server.admin = admin
         return server
 
+    def certificate(self):
+        """Makes NAME.crt and NAME.key, and returns the path NAME."""
+        path = os.path.join(self.folder, "bench")
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-days", "2", "-keyout", f"{path}.key", "-out", f"{path}.crt", "-subj", "/CN=bench",
+             "-addext", "subjectAltName=DNS:bench", "-addext", "basicConstraints=critical,CA:FALSE"],
+            check=True, stderr=subprocess.DEVNULL)
+        return path
+
     def answering_origin(self):
         """An origin that answers `ok` at once, on the load's core."""
-        port = free_port()
-        self.nginx("origin", port, f"""\
-  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 ok; }} }}
+        return self.answering_origins(1)[0]
+
+    def answering_origins(self, count):
+        """The same on so many ports."""
+        ports = [free_port() for _ in range(count)]
+        listen = " ".join(f"listen 127.0.0.1:{port} backlog=4096;" for port in ports)
+        self.nginx("origin", ports[-1], f"""\
+  server {{ {listen} location / {{ return 200 ok; }} }}
 """, LOAD_CORE)
-        return port
+        return ports
 
 
 def spread(values, digits=1):
     """median (min-max)"""
     low, high = min(values), max(values)
     return f"{statistics.median(values):.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def listed(cores):
+    """As `taskset` wants them."""
+    return ",".join(str(core) for core in cores)
 
 
 def percentile(values, percent):
@@ -352,12 +373,13 @@ def milliseconds(text):
     return float(number) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[unit]
 
 
-def wrk(server, connections, seconds):
-    """What a server answers, asked over so many keep-alive connections for so long."""
+def wrk(server, connections, seconds, cores=(LOAD_CORE,)):
+    """What a server answers, asked over so many keep-alive connections for so long, by a thread on
+    each of these cores."""
     before = server.cpu_seconds()
     out = subprocess.run(
-        ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s",
-         "--latency", f"http://127.0.0.1:{server.port}/"],
+        ["taskset", "-c", listed(cores), "wrk", f"-t{len(cores)}", f"-c{connections}",
+         f"-d{seconds}s", "--latency", f"http://127.0.0.1:{server.port}/"],
         stdout=subprocess.PIPE, text=True, check=True).stdout
     cpu = server.cpu_seconds() - before
     done = int(re.search(r"(\d+) requests in", out).group(1))

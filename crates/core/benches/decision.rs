@@ -7,14 +7,15 @@
 //! ratio to the first row is in brackets. A value is the time that one thread needs for one
 //! decision. `-- loss` shows the share of live keys that a full table evicts by chance, `-- paths`
 //! the cost of reading a request's path, `-- patterns` that of comparing a user agent with lists,
-//! `-- swarm` that of finding what a swarm has in common.
-//! Memory is the growth of the process, with each contestant in its own process.
-//! docs/performance.md has results.
+//! `-- swarm` that of finding what a swarm has in common, and `-- growth` how the cost grows with
+//! the clients and limits. Memory is the growth of the process, with each contestant in its own
+//! process. docs/performance.md has results.
 
 #![allow(missing_docs)]
 
 mod decision {
     pub mod four;
+    pub mod growth;
     pub mod paths;
     pub mod patterns;
     pub mod peers;
@@ -40,6 +41,7 @@ fn main() {
         ["bytes", name, keys] => print_bytes(name, keys.parse().expect("a number of keys")),
         ["loss", ..] => loss(),
         ["four", ..] => decision::four::measure(),
+        ["growth", ..] => decision::growth::measure(),
         ["paths", ..] => decision::paths::measure(),
         ["patterns", ..] => decision::patterns::measure(),
         ["swarm", ..] => decision::swarm::measure(),
@@ -48,6 +50,7 @@ fn main() {
             bytes();
             loss();
             decision::four::measure();
+            decision::growth::measure();
             decision::paths::measure();
             decision::patterns::measure();
             decision::swarm::measure();

@@ -58,7 +58,14 @@ impl RequestAttributes for Request {
 fn limiter() -> Limiter {
     let parts = NAMES.iter().map(|name| KeyPart::Header((*name).into()));
     let parts = std::iter::once(KeyPart::Ip { v4: 32, v6: 128 }).chain(parts);
-    let limits = parts.map(|part| Limit {
+    let limits = parts.map(|part| limit(part, KEYS as usize));
+    let policy = LimiterPolicy { action: LimitAction::Hold, max_delay: Nanos::from_secs(30) };
+    Limiter::new(policy, limits.collect(), KeySeed([7; 16]))
+}
+
+/// A limit of CPU time, 0.1 s a second, with a bucket for each of so many keys.
+pub fn limit(part: KeyPart, keys_max: usize) -> Limit {
+    Limit {
         name: format!("{part:?}").into(),
         by: vec![part],
         when: Condition::default(),
@@ -69,11 +76,9 @@ fn limiter() -> Limiter {
         )),
         action: Some(LimitAction::Hold),
         weight: Weight::ONE,
-        keys_max: KEYS as usize,
+        keys_max,
         shadow: false,
-    });
-    let policy = LimiterPolicy { action: LimitAction::Hold, max_delay: Nanos::from_secs(30) };
-    Limiter::new(policy, limits.collect(), KeySeed([7; 16]))
+    }
 }
 
 /// Makes the keys, reads the clock, asks with an estimate, and settles with the true cost.
