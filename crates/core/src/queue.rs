@@ -373,6 +373,11 @@ impl Queue {
         if !share.is_light || (telling && ran.is_late()) {
             self.depth.handle_heavy_done(ran);
         }
+        if self.brief.count > 0 {
+            // A wait inside the backend is not noticeable, and whoever is late has waited for a
+            // machine that stood still.
+            self.depth.forget_room();
+        }
         self.note_cost(share, cost);
         let cost = if telling { cost } else { estimate };
         self.tiers.settle(share, cost, self.running.values());

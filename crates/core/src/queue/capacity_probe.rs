@@ -101,6 +101,14 @@ impl CapacityProbe {
         }
     }
 
+    /// Forgets what was found out about the room, but not which request others may wait for.
+    pub fn forget_room(&mut self) {
+        if self.full.min(self.suspect) < usize::MAX {
+            let CapacityProbe { heavy, is_noted, light_sent, .. } = *self;
+            *self = CapacityProbe { heavy, is_noted, light_sent, ..CapacityProbe::new() };
+        }
+    }
+
     /// The number of requests that the backend accepts at once, if it is known.
     pub fn most(&self) -> Option<usize> {
         (self.full < usize::MAX).then(|| self.full - 1)

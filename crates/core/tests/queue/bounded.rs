@@ -122,3 +122,32 @@ fn brief_requests_run_at_once_and_long_ones_do_not() {
     arrive_at_cost(&mut admission, 100, 5_000 * cost, now);
     assert_eq!(dispatched(&mut admission, now).len(), 4);
 }
+
+/// The same backend, on a machine that stands still for 5 ms ten times a second. All that are with
+/// the backend then end late, which says nothing of how many it accepts.
+#[test]
+fn a_machine_that_stands_still_leaves_brief_requests_their_slots() {
+    let mut admission = Admission::new(settings(1, 2), Some(ConcurrencySearch::new(1.0)));
+    let took = Nanos(20_000);
+    let (mut now, mut spent) = (NOW, 0);
+    let mut running = std::collections::VecDeque::new();
+    let mut slots = Vec::new();
+    arrive_at_cost(&mut admission, 64, took.0, now);
+    for number in 1..250_000 {
+        running.extend(dispatched(&mut admission, now).into_iter().map(|id| (id, now, spent)));
+        let stands = if number % 5_000 == 0 { Nanos::from_millis(5) } else { Nanos::ZERO };
+        let passed = took.plus(stands);
+        now = now.plus(passed);
+        // As with `cost: shared`.
+        spent += passed.0 / running.len() as u64;
+        let (id, since, before) = running.pop_front().expect("one runs");
+        let worked = Some((RouteHash::UNKNOWN, now.since(since)));
+        admission.handle_done(id, Cost(spent - before), worked, now);
+        arrive_at_cost(&mut admission, 1, took.0, now);
+        if number % 10_000 == 0 {
+            slots.push((running.len(), admission.concurrency(), admission.accepted_max()));
+        }
+    }
+    let (running, concurrency, accepted) = *slots.last().expect("some");
+    assert!(running > 16 && concurrency >= 4 && accepted.is_none(), "{slots:?}");
+}

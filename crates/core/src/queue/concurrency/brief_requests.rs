@@ -9,7 +9,8 @@
 //! This holds only as long as all requests are brief. The expected length of the request before is
 //! the mean in which each request has its own length as weight, so one long request among many
 //! counts against it. Requests that have not ended count too: if more time was spent with the
-//! backend than the requests that ended account for, some request stays for long. Even so, several
+//! backend than the requests that ended account for, some request stays for long. Where nothing ended for a moment, the machine may have
+//! stood still, and all that are there have spent that moment. Even so, several
 //! long requests may arrive at once. So only a few of unknown length are allowed for each
 //! processor, which is enough to keep both sides busy. Requests that are known to be brief
 //! ([`BriefSlots`]) may be as many as are completed within a wait that is not noticeable. Making
@@ -57,6 +58,10 @@ pub(super) struct BriefRequestDetector {
     /// the sum of their squares.
     sum: f64,
     squares: f64,
+    /// When the last request ended, and the longest time in this period in which none did, in
+    /// seconds.
+    ended: Time,
+    gap: f64,
     /// The time that all requests had spent with the backend when this period began, in seconds.
     held_before: f64,
     /// Whether requests are brief, and the number of periods in a row that showed it (`spoken_for`)
@@ -97,12 +102,14 @@ impl BriefRequestDetector {
     ) {
         let seconds = elapsed.as_secs_f64();
         if self.since.is_none() {
-            self.held_before = held - seconds;
+            (self.held_before, self.ended) = (held - seconds, now);
         }
         let since = *self.since.get_or_insert(now);
         self.count = self.count.saturating_add(1);
         self.sum += seconds;
         self.squares += seconds * seconds;
+        self.gap = self.gap.max(now.since(self.ended).as_secs_f64());
+        self.ended = now;
         let age = now.since(since);
         if age < PERIOD_MIN {
             return;
@@ -111,7 +118,7 @@ impl BriefRequestDetector {
         let completed = f64::from(self.count) * moment / age;
         let few = completed < (ROOM_PER_PROCESSOR * processors) as f64;
         // Those that are there now have spent some time, and those that were there before, too.
-        let carried = running as f64 * self.sum / f64::from(self.count);
+        let carried = running as f64 * self.gap.max(self.sum / f64::from(self.count));
         let unaccounted = held - self.held_before - self.sum;
         let some_stay = unaccounted > STAYING_REQUESTS_MAX * age + carried;
         let long_mean = f64::from(LONG_MEAN_RATIO) * moment;
@@ -126,6 +133,7 @@ impl BriefRequestDetector {
         };
         *self = BriefRequestDetector {
             since: Some(now),
+            ended: now,
             held_before: held,
             holds,
             periods_for: spoken_for,
