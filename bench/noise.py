@@ -1,7 +1,9 @@
-"""What disturbs the site of `protection` while it is measured: the kinds of `--noise`.
+"""What disturbs the site of `protection`, or the servers of `proxy`, while they are measured: the
+kinds of `--noise`.
 
 `spin` has a busy process on each core. The scheduler shares a core between it and the site's PHP,
-which is a session of its own, however many of its processes are busy (`sched_autogroup`). `rival`
+which is a session of its own, however many of its processes are busy (`sched_autogroup`). `copy`
+has processes there that copy 32 MB again and again, so the caches have nothing of others. `rival`
 has the same processes in one cgroup with the site, where each process is worth the same: the more
 requests are in flight, the larger is the site's part of the core. `cgroup` puts the site into a
 cgroup that may use 0.3 to 1.0 of a core, another part each 50 ms to 5 s, in periods of 80 to 120 ms
@@ -19,7 +21,8 @@ import signal
 import sys
 import time
 
-KINDS = ["spin", "rival", "cgroup", "stop"]
+KINDS = ["spin", "copy", "rival", "cgroup", "stop"]
+COPIED_BYTES = 32 << 20
 PARTS, PART_SECONDS = (0.3, 1.0), (0.05, 5.0)
 PERIOD_US = (80_000, 120_000)
 STOP_SECONDS = (0.1, 1.0)
@@ -37,6 +40,9 @@ class Noise:
             if "spin" in self.kinds or "rival" in self.kinds:
                 for core in range(os.cpu_count()):
                     self.begin(spin, core)
+            if "copy" in self.kinds:
+                for core in range(os.cpu_count()):
+                    self.begin(copy, core)
             if "rival" in self.kinds or "cgroup" in self.kinds:
                 rivals = [process.pid for process in self.processes if "rival" in self.kinds]
                 self.group = CpuGroup()
@@ -69,6 +75,13 @@ def spin(parent, core):
     while os.getppid() == parent:
         for _ in range(1_000_000):
             pass
+
+
+def copy(parent, core):
+    os.sched_setaffinity(0, {core})
+    source, target = bytearray(COPIED_BYTES), bytearray(COPIED_BYTES)
+    while os.getppid() == parent:
+        target[:] = source
 
 
 def squeeze(parent, group, seed):

@@ -208,7 +208,13 @@ impl HttpPort {
             Ok(Ok(body)) => body.to_bytes(),
             _ => return bad(),
         };
-        let Ok(request) = json::request(&body) else { return bad() };
+        let request = match json::request(&body) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::debug!(target: "evenkeel::ratelimit", %error, "not answered");
+                return bad();
+            }
+        };
         let view = RequestView::of(&request);
         let began = self.decider.now();
         let decided = match &self.lane {

@@ -39,6 +39,19 @@ fn every_place_names_the_same_version() {
     }
 }
 
+/// A profile fits only the versions of the program and of the compiler that are in its name.
+#[test]
+fn there_is_a_profile_for_the_compiler_of_each_release() {
+    let toolchain = text("rust-toolchain.toml");
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = "));
+    let channel = channel.expect("a channel").trim_matches('"');
+    for arch in ["x86_64", "aarch64"] {
+        let profile = format!("{arch}-evenkeel-{VERSION}-rust-{channel}.profdata.xz");
+        let path = root().join("packaging/release/profiles").join(&profile);
+        assert!(path.is_file(), "no {profile}: packaging/release/profile {arch} makes it");
+    }
+}
+
 #[test]
 fn the_workflows_call_scripts_that_there_are() {
     let mut seen = 0;
