@@ -9,13 +9,13 @@
 //! This holds only as long as all requests are brief. The expected length of the request before is
 //! the mean in which each request has its own length as weight, so one long request among many
 //! counts against it. Requests that have not ended count too: if more time was spent with the
-//! backend than the requests that ended account for, some request stays for long. Where nothing ended for a moment, the machine may have
-//! stood still, and all that are there have spent that moment. Even so, several
-//! long requests may arrive at once. So only a few of unknown length are allowed for each
-//! processor, which is enough to keep both sides busy. Requests that are known to be brief
-//! ([`BriefSlots`]) may be as many as are completed within a wait that is not noticeable. Making
-//! them wait here instead would cost more than it orders: each would be woken for its turn alone.
-//! Figures: docs/adr/0004.
+//! backend than the requests that ended account for, some request stays for long. Where nothing
+//! ended for a moment, the machine may have stood still, and all that are there have spent that
+//! moment. Even so, several long requests may arrive at once. So only a few of unknown length are
+//! allowed for each processor, which is enough to keep both sides busy. Requests that are known to
+//! be brief ([`BriefSlots`]) may be as many as are completed within a wait that is not noticeable.
+//! Making them wait here instead would cost more than it orders: each would be woken for its turn
+//! alone. Figures: docs/adr/0004.
 
 use crate::queue::BriefSlots;
 use crate::units::{Cost, Nanos, Time};
