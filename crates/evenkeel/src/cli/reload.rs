@@ -17,7 +17,7 @@ use std::time::Duration;
 const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks at the metrics.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// After how many looks there will be no other result: a server whose rules come from another
+/// After so many looks no other result is waited for: a server whose rules come from another
 /// server does not load them, and one without a file has no configuration to reload.
 const OTHER_LOOKS_MAX: usize = 20;
 
