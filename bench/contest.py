@@ -343,7 +343,7 @@ proxy:
         return self.answering_origins(1)[0]
 
     def answering_origins(self, count):
-        """The same on so many ports."""
+        """The same on `count` ports."""
         ports = [free_port() for _ in range(count)]
         listen = " ".join(f"listen 127.0.0.1:{port} backlog=4096;" for port in ports)
         self.nginx("origin", ports[-1], f"""\
@@ -359,7 +359,7 @@ def spread(values, digits=1):
 
 
 def listed(cores):
-    """As `taskset` wants them."""
+    """The cores as a list for `taskset`."""
     return ",".join(str(core) for core in cores)
 
 
@@ -374,8 +374,8 @@ def milliseconds(text):
 
 
 def wrk(server, connections, seconds, cores=(LOAD_CORE,)):
-    """What a server answers, asked over so many keep-alive connections for so long, by a thread on
-    each of these cores."""
+    """Measures a server with keep-alive connections for some seconds, from one thread on each of
+    `cores`."""
     before = server.cpu_seconds()
     out = subprocess.run(
         ["taskset", "-c", listed(cores), "wrk", f"-t{len(cores)}", f"-c{connections}",

@@ -1,6 +1,6 @@
-"""The busiest doors of Evenkeel, each with a server that has nothing else, and a load of so many
-requests: what bench/instructions counts, and what packaging/release/profile has the compiler
-optimise for.
+"""The busiest doors of Evenkeel, each in a server of its own, with a load generator for a given
+number of requests. bench/instructions counts their instructions, and packaging/release/profile
+trains the compiler with them.
 
 No client is ever refused. Needs the commands of NEEDED. Only the standard library is used.
 """
@@ -21,14 +21,14 @@ PIPELINE = 50
 
 
 class Door:
-    """`configure(bench, port)` returns what the configuration says, and `load(bench, port, count)`
-    sends so many requests."""
+    """`configure(bench, port)` returns the door's configuration, and `load(bench, port, count)`
+    sends `count` requests."""
 
     def __init__(self, configure, load):
         self.configure, self.load = configure, load
 
     def open(self, bench, program):
-        """Starts the server, by the words of its command; returns it and its load."""
+        """Starts the server `program`, a list of words. Returns the server and its load generator."""
         port = free_port()
         path = bench.file("evenkeel.yaml",
                           f"admin: off\nlog: {{level: error}}\n{self.configure(bench, port)}")
@@ -71,7 +71,7 @@ def h2load(path, *options, scheme="http"):
         said = subprocess.run(
             ["taskset", "-c", str(LOAD_CORE), "h2load", f"-n{count}", f"-c{CLIENTS}", *options,
              f"{scheme}://127.0.0.1:{port}{path}"], stdout=subprocess.PIPE, text=True, check=True)
-        # It ends with 0 although requests have failed.
+        # h2load exits with 0 even if requests fail.
         good = re.search(r"(\d+) succeeded.*^status codes: (\d+) 2xx", said.stdout, re.M | re.S)
         if not good or {int(good[1]), int(good[2])} != {count}:
             sys.exit(f"not all of {count} requests were answered:\n{said.stdout}")
@@ -128,7 +128,7 @@ def rules(count):
         for n in range(count - 1))
 
 
-# What may be many, how many, and the door.
+# The numbers to try for each kind of growth, and the door for a number.
 GROWTH = {
     "backends": ([1, 4, 16, 64],
                  lambda n: Door(proxy(HOLD, backends=n), h2load("/", "--h1"))),

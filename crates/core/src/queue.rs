@@ -374,8 +374,8 @@ impl Queue {
             self.depth.handle_heavy_done(ran);
         }
         if self.brief.count > 0 {
-            // A wait inside the backend is not noticeable, and whoever is late has waited for a
-            // machine that stood still.
+            // A wait inside the backend is too short to notice. A late request only shows that the
+            // machine stood still.
             self.depth.forget_room();
         }
         self.note_cost(share, cost);

@@ -264,7 +264,7 @@ impl UpstreamPool {
 
     /// The place of the backend with the least `load` of those that have not been tried: whether
     /// it cannot serve the request, until when it is left out, and how many requests it runs. The
-    /// first that has no load at all is taken without a look at the others.
+    /// first backend without any load is chosen at once.
     fn least(
         &self,
         tried: TriedBackends,

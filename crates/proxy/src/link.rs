@@ -85,8 +85,7 @@ pub(super) struct ClientLink {
 }
 
 impl ClientLink {
-    /// Creates the link of a connection, which leaves these bytes unsent while its client does not
-    /// read.
+    /// Creates the link of a connection. `unsent`: its bytes that wait for room in the socket.
     pub(super) fn new(peer: SocketAddr, secure: bool, unsent: UnsentBytes, now: u64) -> ClientLink {
         let writes = ClientWrites::new(unsent);
         ClientLink { writes, ..ClientLink::of(None, LinkPeer::new(peer.ip(), secure), now) }

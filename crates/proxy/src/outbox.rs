@@ -164,13 +164,13 @@ impl Socket {
     }
 }
 
-/// What a connection has accepted and the system has had no room for. The default is that of a
-/// connection that sends everything at once.
+/// The bytes that a connection has accepted but cannot send yet, because the socket has no room.
+/// The default is always empty.
 #[derive(Default)]
 pub(crate) struct UnsentBytes(Weak<Socket>);
 
 impl UnsentBytes {
-    /// Whether there are some now.
+    /// Whether there are any now.
     pub(crate) fn any(&self) -> bool {
         self.0.upgrade().is_some_and(|socket| socket.has_rest())
     }
@@ -200,7 +200,7 @@ impl DeferredStream {
         self.socket.stream.borrow()
     }
 
-    /// What of this connection waits for room, for those that do not write to it.
+    /// Returns a handle to the unsent bytes, for code that does not write to the connection.
     pub(crate) fn unsent(&self) -> UnsentBytes {
         UnsentBytes(Rc::downgrade(&self.socket))
     }

@@ -62,7 +62,7 @@ pub struct ServiceCounters {
     pub store_errors: AtomicU64,
     /// Requests that were over a limit and passed because of the global shadow mode.
     pub global_shadow_mode: AtomicU64,
-    /// Sets of rules that were put in force, and that were refused.
+    /// Successful and refused loads of rules.
     pub rule_loads: Arc<ConfigLoads>,
     /// Durations of gRPC calls in nanoseconds. `None` if no output shows them; then the clock is
     /// not read for them.
@@ -70,7 +70,7 @@ pub struct ServiceCounters {
 }
 
 impl ServiceCounters {
-    /// Keeps in `watch` the counters that other outputs show too; the rest are kept here only.
+    /// Uses the counters of `watch` where other outputs show them too.
     #[must_use]
     pub fn of(watch: &Watch) -> ServiceCounters {
         ServiceCounters {

@@ -86,7 +86,7 @@ impl RuleLoader {
         self.load();
     }
 
-    /// The path of the rules if it does not exist, which is counted as a failed load.
+    /// Returns the path of the rules if it does not exist, and counts that as a refusal.
     fn missing(&self) -> Option<String> {
         let path = self.folder.as_ref()?.path();
         if path.exists() {
@@ -133,7 +133,7 @@ impl RuleIntake {
         self.take(read_trees(trees, self.options, &self.decider.tallies), count)
     }
 
-    /// Counts rules that are refused because of `faults`, of which the first is `fault`.
+    /// Counts a refusal because of `faults` faults; `fault` is the first.
     fn refuse(&self, fault: &str, faults: usize) {
         let now = self.decider.steady_now();
         self.decider.events.rule_loads.refuse(fault, faults, now);

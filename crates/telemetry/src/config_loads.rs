@@ -1,7 +1,8 @@
-//! How often a part of the configuration was read, and why the last reading was refused.
+//! Counts the loads of a part of the configuration, and keeps the reason of the last refusal.
 //!
-//! There are two: the configuration file, and the rules of the rate limit service. Both are read
-//! again when they change; with faults they are refused, and what was in force before stays.
+//! There are two parts: the configuration file, and the rules of the rate limit service. Each is
+//! loaded again when it changes. If it has faults it is refused, and the previous one stays in
+//! force.
 
 use crate::metrics::Metric;
 use crate::registry::{Counter, Registry};
@@ -9,7 +10,7 @@ use crate::snapshot::RefusedConfig;
 use evenkeel_core::units::{SECOND, Time};
 use parking_lot::Mutex;
 
-/// The readings of one part of the configuration. The default counts what no output shows.
+/// The loads of one part of the configuration. The default is in no registry.
 #[derive(Debug, Default)]
 pub struct ConfigLoads {
     accepted: Counter,
@@ -17,7 +18,7 @@ pub struct ConfigLoads {
     refused: Mutex<Option<Refusal>>,
 }
 
-/// A refusal since the last reading that was accepted.
+/// A refusal since the last successful load.
 #[derive(Debug)]
 struct Refusal {
     /// The first fault, with its place.
@@ -35,14 +36,14 @@ impl ConfigLoads {
         }
     }
 
-    /// The file was read and is in force.
+    /// Counts a successful load.
     pub fn accept(&self) {
         self.accepted.increment(1);
         *self.refused.lock() = None;
     }
 
-    /// The file was refused because of `faults`, of which the first is `fault`. It is shown until a
-    /// reading is accepted.
+    /// Counts a refusal because of `faults` faults; `fault` is the first. It is shown until a load
+    /// succeeds.
     pub fn refuse(&self, fault: &str, faults: usize, now: Time) {
         self.failed.increment(1);
         let mut refused = self.refused.lock();
@@ -50,17 +51,17 @@ impl ConfigLoads {
         *refused = Some(Refusal { fault: fault.to_owned(), faults, since });
     }
 
-    /// The number of readings that were accepted.
+    /// The number of successful loads.
     pub fn accepted(&self) -> u64 {
         self.accepted.get()
     }
 
-    /// The number of readings that were refused.
+    /// The number of refusals.
     pub fn failed(&self) -> u64 {
         self.failed.get()
     }
 
-    /// What is on disk, if it is refused.
+    /// The refusal, if the last load was refused.
     pub fn refused(&self, now: Time) -> Option<RefusedConfig> {
         let refused = self.refused.lock();
         let Refusal { fault, faults, since } = refused.as_ref()?;

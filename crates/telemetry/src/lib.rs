@@ -290,7 +290,7 @@ impl Watch {
         process.before = self.request_counts();
     }
 
-    /// What is on disk of the configuration or of the rules, if it is refused.
+    /// The refusal of the configuration or of the rules, if there is one.
     pub fn refused_config(&self, now: Time) -> Option<RefusedConfig> {
         self.reloads.refused(now).or_else(|| self.rule_loads.refused(now))
     }

@@ -63,7 +63,7 @@ fn limiter() -> Limiter {
     Limiter::new(policy, limits.collect(), KeySeed([7; 16]))
 }
 
-/// A limit of CPU time, 0.1 s a second, with a bucket for each of so many keys.
+/// A limit of CPU time, 0.1 s a second, with buckets for `keys_max` keys.
 pub fn limit(part: KeyPart, keys_max: usize) -> Limit {
     Limit {
         name: format!("{part:?}").into(),

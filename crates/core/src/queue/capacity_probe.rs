@@ -101,7 +101,7 @@ impl CapacityProbe {
         }
     }
 
-    /// Forgets what was found out about the room, but not which request others may wait for.
+    /// Forgets the measured room, but keeps the request that others may be waiting for.
     pub fn forget_room(&mut self) {
         if self.full.min(self.suspect) < usize::MAX {
             let CapacityProbe { heavy, is_noted, light_sent, .. } = *self;

@@ -17,8 +17,8 @@ use std::time::Duration;
 const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks at the metrics.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// After so many looks no other result is waited for: a server whose rules come from another
-/// server does not load them, and one without a file has no configuration to reload.
+/// The number of looks that wait for the second result. There may be none: rules from another
+/// server are not reloaded, and a server without a file has no configuration to reload.
 const OTHER_LOOKS_MAX: usize = 20;
 
 /// Why there was no reload, or it is not known.
@@ -97,7 +97,7 @@ async fn counted(
     }
 }
 
-/// The numbers of reloads of one kind as the metrics have them.
+/// The counts of one kind of reload, in the form of the metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ReloadCounts {
     accepted: Option<String>,

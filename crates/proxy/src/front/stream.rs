@@ -74,10 +74,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         .await
     }
 
-    /// Waits until the system has taken all that was written.
+    /// Waits until the system has accepted all written bytes.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut *self).poll_flush(cx))?;
-        // Whether there is room for what is gathered is known once it is sent.
+        // Only sending shows whether the socket has room for the gathered bytes.
         self.thread.outbox.send();
         Pin::new(self).poll_flush(cx)
     }
@@ -159,7 +159,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.shut {
-            // A client may take longer to read its last answer than closing may.
+            // A slow client may need more time for its last answer than the close may take.
             ready!(self.poll_sent(cx))?;
         }
         if let Some(unread) = self.link.begin_close(self.thread.now()) {

@@ -28,7 +28,7 @@ pub(crate) trait ReadAhead {
 pub(crate) struct ClientWrites {
     /// The client does not read what is written to it.
     stuck: WaitTimer,
-    /// What the connection has accepted for a client that does not read.
+    /// Accepted bytes that the socket had no room for.
     unsent: UnsentBytes,
     /// The answer's body.
     download: RefCell<Option<Weak<RefCell<dyn ReadAhead>>>>,
@@ -43,7 +43,7 @@ impl ClientWrites {
         ClientWrites { unsent, ..ClientWrites::default() }
     }
 
-    /// Whether some of what has been written waits until the client reads.
+    /// Whether some written bytes wait until the client reads.
     pub(super) fn wait_for_client(&self) -> bool {
         self.stuck.waits() || self.unsent.any()
     }
