@@ -43,6 +43,7 @@ impl KeyHash {
 
 /// Collects the parts of a key. The hash includes the length before each part, so that
 /// `("ab", "c")` and `("a", "bc")` differ.
+#[derive(Clone)]
 pub struct KeyHasher(SipHasher13);
 
 impl KeyHasher {

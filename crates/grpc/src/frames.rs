@@ -3,19 +3,30 @@
 //! Compressed messages are refused: no caller sends them unless asked to. The doors define the
 //! contents of messages.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::protobuf::ProtobufSink;
+use bytes::Bytes;
 use tonic::{Code, Status};
+
+/// The length of the head of a frame, in bytes.
+const HEAD_BYTES: usize = 5;
 
 /// Encodes a message in a gRPC frame.
 #[must_use]
 pub fn encode_frame(message: &impl prost::Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(5 + length);
-    bytes.put_u8(0);
-    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // Encoding fails only without enough space, and the buffer grows.
-    let _ = message.encode(&mut bytes);
-    bytes.freeze()
+    write_frame(message.encoded_len(), |sink| sink.fields_of(message))
+}
+
+/// Writes a message of about `room` bytes in a gRPC frame.
+#[must_use]
+pub fn write_frame(room: usize, write: impl FnOnce(&mut ProtobufSink)) -> Bytes {
+    let mut begun = Vec::with_capacity(HEAD_BYTES + room);
+    begun.extend_from_slice(&[0; HEAD_BYTES]);
+    let mut sink = ProtobufSink::new(begun);
+    write(&mut sink);
+    let mut frame = sink.into_bytes();
+    let length = u32::try_from(frame.len() - HEAD_BYTES).unwrap_or(u32::MAX);
+    frame[1..HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
+    frame.into()
 }
 
 /// Splits a gRPC body that arrives in pieces into messages. Messages that lie within one piece are

@@ -1,8 +1,11 @@
-//! Reads the fields of a protobuf message from its bytes without copying anything.
+//! Reads and writes protobuf messages field by field, without generated code.
 //!
-//! Decoding a message into owned values takes longer than the decision about it, so the messages of
-//! each request are read with this. It accepts and refuses the same bytes as generated messages do.
-//! Which fields a message has, the doors know.
+//! Decoding a message into owned values, or encoding one that has many messages in it, takes longer
+//! than the decision about it. So the messages of each request are read and written with this. It
+//! accepts and refuses the same bytes as generated messages do. Which fields a message has, the
+//! doors know.
+
+use prost::Message;
 
 /// The maximum nesting depth of groups in unknown fields. The known messages have no groups.
 const GROUPS_MAX: usize = 100;
@@ -27,21 +30,21 @@ pub enum ProtobufError {
 /// A value, or the reason why there is none.
 pub type ProtobufResult<T> = Result<T, ProtobufError>;
 
-/// The wire type of a field.
+/// The wire type of a field. The discriminants are the numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireKind {
     /// A varint.
-    Number,
+    Number = 0,
     /// Eight bytes.
-    Eight,
+    Eight = 1,
     /// A length and that number of bytes: texts, bytes and messages.
-    Bytes,
+    Bytes = 2,
     /// The begin of a group.
-    Begin,
+    Begin = 3,
     /// The end of a group.
-    End,
+    End = 4,
     /// Four bytes.
-    Four,
+    Four = 5,
 }
 
 /// The bytes of a message that are still unread.
@@ -72,11 +75,16 @@ impl<'a> ProtobufSource<'a> {
         }
     }
 
+    #[inline]
     fn varint(&mut self) -> ProtobufResult<u64> {
         if let [byte @ ..0x80, rest @ ..] = self.0 {
             self.0 = rest;
             return Ok(u64::from(*byte));
         }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> ProtobufResult<u64> {
         let mut number = 0;
         for (index, byte) in self.0.iter().enumerate().take(10) {
             // The tenth byte holds one bit only.
@@ -151,5 +159,75 @@ impl<'a> ProtobufSource<'a> {
                 }
             },
         }
+    }
+}
+
+/// A message that is being written. As in all messages of proto3, fields that are zero or empty take
+/// no bytes.
+pub struct ProtobufSink(Vec<u8>);
+
+impl ProtobufSink {
+    /// A message that follows `begun`.
+    pub(crate) fn new(begun: Vec<u8>) -> ProtobufSink {
+        ProtobufSink(begun)
+    }
+
+    /// All bytes.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Writes a field that is a number. A negative one is passed as `u64` with its sign extended.
+    pub fn number(&mut self, field: u32, number: u64) {
+        if number != 0 {
+            self.tag(field, WireKind::Number);
+            self.varint(number);
+        }
+    }
+
+    /// Writes a field that is a text.
+    pub fn text(&mut self, field: u32, text: &str) {
+        if !text.is_empty() {
+            self.tag(field, WireKind::Bytes);
+            self.varint(text.len() as u64);
+            self.0.extend_from_slice(text.as_bytes());
+        }
+    }
+
+    /// Writes a field that is a message, which `write` writes.
+    pub fn message(&mut self, field: u32, write: impl FnOnce(&mut ProtobufSink)) {
+        self.tag(field, WireKind::Bytes);
+        let begin = self.0.len();
+        // Nearly all lengths take one byte.
+        self.0.push(0);
+        write(self);
+        let end = self.0.len();
+        let length = end - begin - 1;
+        if length < 0x80 {
+            self.0[begin] = length as u8;
+            return;
+        }
+        self.varint(length as u64);
+        let bytes = self.0.len() - end;
+        self.0[begin + 1..].rotate_right(bytes);
+        self.0.remove(begin);
+    }
+
+    /// Writes all fields of a generated message.
+    pub fn fields_of(&mut self, message: &impl Message) {
+        // Encoding fails only without enough space, and the buffer grows.
+        let _ = message.encode(&mut self.0);
+    }
+
+    fn tag(&mut self, field: u32, kind: WireKind) {
+        self.varint(u64::from(field << 3 | kind as u32));
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
     }
 }

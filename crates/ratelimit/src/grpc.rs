@@ -12,7 +12,7 @@ use super::decide::{DecisionBuffers, DecisionError, RatelimitDecider};
 use super::metrics::traces::TracedCall as Traced;
 use super::quota::QuotaService;
 use super::wire::view::RequestView;
-use super::wire::{self, ProtoPackage, Response as Answer};
+use super::wire::{self, ProtoPackage, Response as Answer, answer};
 use evenkeel_grpc::body::{self, GrpcBody, failed, response};
 use evenkeel_grpc::call::CallBody;
 use evenkeel_grpc::held_bytes::{ByteBudget, read_message};
@@ -126,7 +126,7 @@ impl GrpcServices {
                 traced.end_grpc(&method[1..], ended, self.decider.now());
             }
             return match outcome {
-                Ok(answer) => response(GrpcBody::message(&answer)),
+                Ok(answer) => response(GrpcBody::Message(answer::encode(answer))),
                 Err(failure) => failed(&failure),
             };
         }

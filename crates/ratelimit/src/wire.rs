@@ -4,6 +4,7 @@
 //! packages (v2, and lyft's first) have the same encoding in the fields that they have, so one set
 //! of messages serves all packages. How the messages are used: `decide`.
 
+pub mod answer;
 pub mod reports;
 pub mod view;
 

@@ -129,7 +129,41 @@ impl<'r> DescriptorMatch<'r> {
     }
 }
 
+/// A domain, and the begin of the keys of its counters.
+pub(super) struct CounterDomain<'a> {
+    name: &'a str,
+    hasher: KeyHasher,
+}
+
+impl CounterDomain<'_> {
+    fn key<'a>(
+        &self,
+        limit: RuleLimit,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> KeyHash {
+        let mut hasher = self.hasher.clone();
+        let (kind, count) = match limit.length {
+            WindowLength::Seconds(count) => (b's', count),
+            WindowLength::Months(count) => (b'm', count),
+        };
+        let [a, b, c, d] = count.to_le_bytes();
+        hasher.part(&[kind, limit.algorithm as u8, a, b, c, d]);
+        for (key, value) in entries {
+            hasher.part(key.as_bytes());
+            hasher.part(value.as_bytes());
+        }
+        hasher.finish()
+    }
+}
+
 impl RatelimitDecider {
+    /// Begins the keys of all counters of a domain.
+    pub(super) fn counter_domain<'a>(&self, name: &'a str) -> CounterDomain<'a> {
+        let mut hasher = KeyHasher::new(&self.seed);
+        hasher.part(name.as_bytes());
+        CounterDomain { name, hasher }
+    }
+
     /// Finds the limit for each descriptor, in order.
     pub(super) fn meet<'r>(
         &self,
@@ -142,24 +176,26 @@ impl RatelimitDecider {
             unknown.total_hits.fetch_add(request.descriptors.len() as u64, Relaxed);
             return request.descriptors.iter().map(|_| DescriptorMatch::Free).collect();
         };
-        let meet = |part| self.meet_one(rules, request, part, now);
+        let domain = self.counter_domain(request.domain);
+        let meet = |part| self.meet_one(rules, &domain, part, hits(request, part), now);
         request.descriptors.iter().map(meet).collect()
     }
 
     fn meet_one<'r>(
         &self,
         rules: &'r RuleLevel,
-        request: &RequestView<'_>,
+        domain: &CounterDomain<'_>,
         part: &DescriptorView<'_>,
+        hits: (u32, bool),
         now: Time,
     ) -> DescriptorMatch<'r> {
-        let (domain, entries) = (request.domain, part.entries.as_slice());
-        let hits = hits(request, part);
+        let entries = part.entries.as_slice();
         if let Some(limit) = part.limit.and_then(overriding) {
-            let tally = TallyRef::Other(self.tallies.for_request(domain, &path(domain, entries)));
-            let key = self.key(domain, limit, entries.iter().copied());
+            let path = path(domain.name, entries);
+            let tally = TallyRef::Other(self.tallies.for_request(domain.name, &path));
+            let key = domain.key(limit, entries.iter().copied());
             let mut limited = limited(None, limit, key, hits, now, tally);
-            limited.name = self.name(domain, &limited, entries.iter().copied());
+            limited.name = self.name(domain.name, &limited, entries.iter().copied());
             return DescriptorMatch::Limited(limited);
         }
         match rules.rule(entries) {
@@ -172,14 +208,14 @@ impl RatelimitDecider {
     pub(super) fn by_rule<'r>(
         &self,
         rule: &'r RatelimitRule,
-        domain: &str,
+        domain: &CounterDomain<'_>,
         entries: &[(&str, &str)],
         hits: (u32, bool),
         now: Time,
     ) -> DescriptorMatch<'r> {
         let Some(limit) = rule.limit else { return DescriptorMatch::Unlimited(rule) };
-        let tally = match rule.path_of(domain, entries) {
-            Some(path) => TallyRef::Other(self.tallies.for_request(domain, &path)),
+        let tally = match rule.path_of(domain.name, entries) {
+            Some(path) => TallyRef::Other(self.tallies.for_request(domain.name, &path)),
             None => TallyRef::Rule(&rule.tally),
         };
         let counted = rule
@@ -187,9 +223,9 @@ impl RatelimitDecider {
             .iter()
             .zip(entries)
             .map(|(step, (key, value))| (*key, step.counted(key).unwrap_or(value)));
-        let key = self.key(domain, limit, counted.clone());
+        let key = domain.key(limit, counted.clone());
         let mut limited = limited(Some(rule), limit, key, hits, now, tally);
-        limited.name = self.name(domain, &limited, counted);
+        limited.name = self.name(domain.name, &limited, counted);
         DescriptorMatch::Limited(limited)
     }
 
@@ -201,27 +237,6 @@ impl RatelimitDecider {
     ) -> Option<String> {
         let naming = &self.store.as_ref()?.naming;
         Some(naming.counter(domain, limit.algorithm, limit.length, hit.window, entries))
-    }
-
-    fn key<'a>(
-        &self,
-        domain: &str,
-        limit: RuleLimit,
-        entries: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> KeyHash {
-        let mut hasher = KeyHasher::new(&self.seed);
-        hasher.part(domain.as_bytes());
-        let (kind, count) = match limit.length {
-            WindowLength::Seconds(count) => (b's', count),
-            WindowLength::Months(count) => (b'm', count),
-        };
-        let [a, b, c, d] = count.to_le_bytes();
-        hasher.part(&[kind, limit.algorithm as u8, a, b, c, d]);
-        for (key, value) in entries {
-            hasher.part(key.as_bytes());
-            hasher.part(value.as_bytes());
-        }
-        hasher.finish()
     }
 }
 

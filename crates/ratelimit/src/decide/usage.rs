@@ -119,7 +119,7 @@ impl RatelimitDecider {
         now: Time,
     ) -> Option<DescriptorMatch<'r>> {
         let rule = rules?.domain(domain)?.rule_in_any_order(name)?;
-        Some(self.by_rule(rule, domain, name, (0, false), now))
+        Some(self.by_rule(rule, &self.counter_domain(domain), name, (0, false), now))
     }
 
     /// The state of a counter; no hit is counted.

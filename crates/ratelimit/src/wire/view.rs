@@ -95,7 +95,11 @@ impl<'a> RequestView<'a> {
                 2 if view.descriptors.len() >= DESCRIPTORS_MAX => {
                     return Err(RequestViewError::TooMany);
                 }
-                2 => view.descriptors.push(descriptor(source.bytes(kind)?)?),
+                2 => {
+                    // Filled in its place: it is large.
+                    let part = view.descriptors.push_mut(DescriptorView::default());
+                    fill(part, source.bytes(kind)?)?;
+                }
                 3 => view.hits_addend = source.number(kind)? as u32,
                 _ => source.skip(field, kind)?,
             }
@@ -123,8 +127,8 @@ impl<'a> RequestView<'a> {
     }
 }
 
-fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
-    let mut part = DescriptorView::default();
+/// Reads the fields of a descriptor.
+fn fill<'a>(part: &mut DescriptorView<'a>, bytes: &'a [u8]) -> ViewResult<()> {
     let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
@@ -140,7 +144,7 @@ fn descriptor(bytes: &[u8]) -> ViewResult<DescriptorView<'_>> {
             _ => source.skip(field, kind)?,
         }
     }
-    Ok(part)
+    Ok(())
 }
 
 /// Reads a message of two texts: a key and its value.
