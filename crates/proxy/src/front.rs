@@ -65,16 +65,15 @@ pub(super) async fn converse(
     shown: Option<LiveServerConfig>,
 ) {
     let said = worker.thread.settings().trust.expects_proxy_header(link.peer.address());
-    let Some(begun) = introduced(worker, stream, link, said).await else { return };
+    let Some(begun) = Box::pin(introduced(worker, stream, link, said)).await else { return };
     let Some(_share) = worker.thread.take_address_share(link) else { return };
     let wanted = WantedPrints::new(&worker.thread.settings(), link, said);
     if let Some(shown) = shown {
         return Box::pin(converse_under_tls(worker, begun, link, (&shown, wanted))).await;
     }
-    let Some(begun) = sniffed(begun, link).await else { return };
-    let streams = begun.is_http2() && worker.thread.settings().http2;
+    let Some((begun, is_http2)) = Box::pin(sniffed(begun, link)).await else { return };
     let stream = ClientStream::new(begun, Rc::clone(link), Rc::clone(&worker.thread));
-    if streams {
+    if is_http2 && worker.thread.settings().http2 {
         begin_streams(link, wanted);
         Box::pin(streams::serve(worker, stream, link)).await;
     } else {
@@ -82,14 +81,16 @@ pub(super) async fn converse(
     }
 }
 
-/// Reads until the protocol is known. Returns `None` if the connection ends first.
-async fn sniffed(mut begun: SniffedStream, link: &ClientLink) -> Option<SniffedStream> {
+/// Reads until the protocol is known. Returns the connection and whether it is HTTP/2, or `None` if
+/// it ends first.
+async fn sniffed(mut begun: SniffedStream, link: &ClientLink) -> Option<(SniffedStream, bool)> {
     while begun.may_be_http2() {
         if !begun.more(link).await {
             return None;
         }
     }
-    Some(begun)
+    let is_http2 = begun.is_http2();
+    Some((begun, is_http2))
 }
 
 async fn converse_under_tls(
@@ -329,7 +330,7 @@ mod tests {
         let link = size_of::<ClientLink>();
         assert!(link <= 336, "{link} bytes");
         let connection = bytes_of_four(converse);
-        assert!(connection <= 352, "{connection} bytes");
+        assert!(connection <= 224, "{connection} bytes");
         let request = bytes(exchange::serve);
         assert!(request <= 2320, "{request} bytes");
     }
