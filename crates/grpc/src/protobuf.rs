@@ -162,8 +162,8 @@ impl<'a> ProtobufSource<'a> {
     }
 }
 
-/// A message that is being written. As in all messages of proto3, fields that are zero or empty take
-/// no bytes.
+/// A message that is being written. As in all messages of proto3, fields that are zero or empty
+/// take no bytes.
 pub struct ProtobufSink(Vec<u8>);
 
 impl ProtobufSink {
