@@ -85,7 +85,8 @@ pub fn start(
 ) -> Result<RunningAdmin, ServerStartError> {
     let guard = AdminGuard::new(settings).map_err(ServerStartError::settings("admin"))?;
     let listeners = bind(settings, sockets)?;
-    let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let readiness = Arc::<Mutex<ReadinessStage>>::default();
     let counts = AdminCounts::new(sources.watch.registry());
     let desk = AdminShared {
@@ -98,6 +99,9 @@ pub fn start(
     let (beats, clock) = (desk.sources.watch.beats.clone(), desk.sources.clock);
     let run = move |orders| serve(listeners, Arc::new(desk), orders);
     let thread = ServerThreads::single("admin", (&beats, clock), run)?;
+    if !addresses.is_empty() {
+        tracing::info!(target: "evenkeel::admin", listen = ?addresses, "admin open");
+    }
     Ok(RunningAdmin { addresses, readiness, _thread: thread })
 }
 
