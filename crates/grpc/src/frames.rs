@@ -10,6 +10,9 @@ use tonic::{Code, Status};
 /// The length of the head of a frame, in bytes.
 const HEAD_BYTES: usize = 5;
 
+/// The most memory that a frame keeps in vain, in bytes. To move a shorter one costs more time.
+const SPARE_BYTES_MAX: usize = 1024;
+
 /// Encodes a message in a gRPC frame.
 #[must_use]
 pub fn encode_frame(message: &impl prost::Message) -> Bytes {
@@ -26,6 +29,10 @@ pub fn write_frame(room: usize, write: impl FnOnce(&mut ProtobufSink)) -> Bytes 
     let mut frame = sink.into_bytes();
     let length = u32::try_from(frame.len() - HEAD_BYTES).unwrap_or(u32::MAX);
     frame[1..HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
+    // It stays in memory for as long as the peer does not read it.
+    if frame.capacity() - frame.len() > SPARE_BYTES_MAX {
+        frame.shrink_to_fit();
+    }
     frame.into()
 }
 
@@ -73,7 +80,7 @@ impl FrameReader {
     /// # Errors
     /// As [`FrameReader::take`].
     pub fn length(&self) -> Result<Option<usize>, FrameError> {
-        let Some([compressed, length @ ..]) = self.unread().first_chunk::<5>() else {
+        let Some([compressed, length @ ..]) = self.unread().first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*length) as usize;
@@ -83,7 +90,7 @@ impl FrameReader {
         if length > self.message_bytes_max {
             return Err(FrameError::Long(self.message_bytes_max));
         }
-        Ok(Some(5 + length))
+        Ok(Some(HEAD_BYTES + length))
     }
 
     /// Takes the next complete message; `None` until all of its bytes have arrived.
@@ -94,12 +101,12 @@ impl FrameReader {
         let length = self.length()?.filter(|length| *length <= self.buffered_bytes());
         let Some(length) = length else { return Ok(None) };
         if self.begun.is_empty() {
-            return Ok(Some(self.rest.split_to(length).slice(5..)));
+            return Ok(Some(self.rest.split_to(length).slice(HEAD_BYTES..)));
         }
         let mut frame = std::mem::take(&mut self.begun);
         self.rest = Bytes::copy_from_slice(&frame[length..]);
         frame.truncate(length);
-        Ok(Some(Bytes::from(frame).slice(5..)))
+        Ok(Some(Bytes::from(frame).slice(HEAD_BYTES..)))
     }
 
     /// Takes the message of a body that is exactly one.
@@ -107,11 +114,10 @@ impl FrameReader {
     /// # Errors
     /// [`FrameError`]: there is none, more than one, or less than all of it.
     pub fn take_only(&mut self) -> Result<Bytes, FrameError> {
-        let message = self.take()?;
-        match message.filter(|_| self.buffered_bytes() == 0) {
-            Some(message) => Ok(message),
-            None if self.buffered_bytes() < 5 => Err(FrameError::Missing),
-            None => Err(FrameError::Length),
+        match self.take()? {
+            Some(message) if self.buffered_bytes() == 0 => Ok(message),
+            None if self.buffered_bytes() < HEAD_BYTES => Err(FrameError::Missing),
+            Some(_) | None => Err(FrameError::Length),
         }
     }
 
@@ -145,5 +151,32 @@ impl From<FrameError> for Status {
             FrameError::Missing | FrameError::Length => Code::InvalidArgument,
         };
         Status::new(code, fault.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_frame_keeps_no_spare_memory() {
+        let text = "x".repeat(100_000);
+        let frame = write_frame(16, |sink| (0..3).for_each(|_| sink.text(1, &text)));
+        let length = frame.len();
+        let held = frame.try_into_mut().expect("it is not shared").capacity();
+        assert!(held - length <= SPARE_BYTES_MAX, "{held} bytes for {length}");
+    }
+
+    #[test]
+    fn bytes_after_the_only_message_are_a_wrong_length() {
+        let only = |bytes: &'static [u8]| {
+            let mut frames = FrameReader::new(9);
+            frames.push(Bytes::from_static(bytes));
+            frames.take_only()
+        };
+        assert_eq!(only(b"\0\0\0\0\x01x"), Ok(Bytes::from_static(b"x")));
+        assert_eq!(only(b"\0\0\0\0\x01xy"), Err(FrameError::Length));
+        assert_eq!(only(b"\0\0\0\0\x02x"), Err(FrameError::Length));
+        assert_eq!(only(b"\0\0\0"), Err(FrameError::Missing));
     }
 }
