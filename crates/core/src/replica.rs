@@ -249,6 +249,9 @@ impl Replica {
             let others = peer.links.clone();
             others.into_iter().for_each(|other| self.send_hello(other, now));
         }
+        // The request or its answer may be lost with the link.
+        self.give_up_state_request(node);
+        self.ask_for_state(now);
     }
 
     /// Handles a received frame. Calls `told` with its effects on buckets before it returns.

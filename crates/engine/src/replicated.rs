@@ -19,7 +19,7 @@ use evenkeel_core::queue::{DebtFlow, SharedClient};
 use evenkeel_core::replica::ReplicatedLimit;
 use evenkeel_core::top::{TopClient, TopClients};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 pub use queue::SharedAdmission;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -272,16 +272,23 @@ pub struct RemoteTops(Mutex<HashMap<u64, TopClients>>);
 impl RemoteTops {
     /// Adds a charge of another instance. `capacity` is the size of a new list.
     pub fn add(&self, fingerprint: u64, key: KeyHash, amount: Cost, capacity: usize, now: Time) {
-        let mut tops = self.0.lock();
-        let top = tops.entry(fingerprint).or_insert_with(|| TopClients::new(capacity));
-        top.count(key, 0, amount, now, String::new);
+        self.of(fingerprint, capacity).count(key, 0, amount, now, String::new);
     }
 
-    /// Sets the name of a key that other instances have charged.
-    pub fn name(&self, fingerprint: u64, key: KeyHash, name: &str, now: Time) {
-        if let Some(top) = self.0.lock().get_mut(&fingerprint) {
+    /// Sets the name of a key that other instances have charged, perhaps before this one joined.
+    /// `capacity` is the size of a new list.
+    pub fn name(&self, fingerprint: u64, key: KeyHash, name: &str, capacity: usize, now: Time) {
+        let mut top = self.of(fingerprint, capacity);
+        // The names of clients that are gone are repeated as well.
+        if top.name(key).is_none() {
             top.count(key, 0, Cost::ZERO, now, || name.to_owned());
         }
+    }
+
+    fn of(&self, fingerprint: u64, capacity: usize) -> MappedMutexGuard<'_, TopClients> {
+        MutexGuard::map(self.0.lock(), |tops| {
+            tops.entry(fingerprint).or_insert_with(|| TopClients::new(capacity))
+        })
     }
 
     /// The rows of one limit's list.

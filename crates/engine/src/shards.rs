@@ -218,7 +218,10 @@ impl<E: ShardedEngine> Replicated for E {
 
     fn apply_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
         let Shards { clock, elsewhere, .. } = self.shards();
-        elsewhere.name(fingerprint, key, name, clock.now());
+        let rules = self.shards().rules();
+        if rules.marks().place(fingerprint).is_some() {
+            elsewhere.name(fingerprint, key, name, rules.names_max(), clock.now());
+        }
     }
 
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {

@@ -320,15 +320,24 @@ impl Replica {
 
     /// Gives up on a peer that does not answer in time, and asks the next one.
     fn retry_state_request(&mut self, now: Time) {
-        if let StateRequest::Of { since, asked, .. } = self.wanting
+        if let StateRequest::Of { node, since, .. } = self.wanting
             && now.since(since) > STATE_ANSWER_TIMEOUT
+        {
+            self.give_up_state_request(node);
+        }
+        self.ask_for_state(now);
+    }
+
+    /// Stops waiting for the state from `node`, if it was asked for it.
+    pub(super) fn give_up_state_request(&mut self, node: u64) {
+        if let StateRequest::Of { node: of, asked, .. } = self.wanting
+            && of == node
         {
             self.wanting = match asked < STATE_REQUESTS_MAX {
                 true => StateRequest::Anybody { asked },
                 false => StateRequest::No,
             };
         }
-        self.ask_for_state(now);
     }
 
     /// Sends the present state to `node`: the reports that it contains, and the amount that each

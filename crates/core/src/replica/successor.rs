@@ -91,7 +91,7 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica::{ReplicaSettings, ReplicaUpdate, ReplicatedLimit};
+    use crate::replica::{REPLICA_BOUNDS, ReplicaSettings, ReplicaUpdate, ReplicatedLimit};
     use crate::units::{Cost, Nanos};
     use alloc::vec;
 
@@ -117,13 +117,19 @@ mod tests {
     }
 
     /// Exchanges the frames of two instances over `link` until there are none. The first gives its
-    /// state if it is asked for it: one bucket that is short of `short`. Returns what the second
-    /// receives: the sum of the charges, and the shortfall of the bucket.
-    fn exchange(a: &mut Replica, b: &mut Replica, link: u64, short: u64) -> (u64, Option<u64>) {
+    /// state if it is asked for it: one bucket that is short of `short`; `None`: it does not
+    /// answer. Returns what the second receives: the sum of the charges, and the shortfall of the
+    /// bucket.
+    fn exchange(
+        a: &mut Replica,
+        b: &mut Replica,
+        link: u64,
+        short: Option<u64>,
+    ) -> (u64, Option<u64>) {
         let (mut charged, mut state) = (0, None);
         loop {
             while let Some(event) = a.poll_event() {
-                if let ReplicaEvent::Wanted { node } = event {
+                if let (ReplicaEvent::Wanted { node }, Some(short)) = (event, short) {
                     a.give_state(node, [(0, HITS, Cost(short))], START);
                 }
             }
@@ -159,12 +165,12 @@ mod tests {
     fn a_successor_is_announced_once_to_each_and_later_ones_again() {
         let (mut a, mut b) = (instance(1), instance(2));
         up([&mut a, &mut b], 1);
-        exchange(&mut a, &mut b, 1, 0);
+        exchange(&mut a, &mut b, 1, Some(0));
         assert_eq!(announced(&mut b), 0);
         for count in 1..=2 * ANNOUNCED_MAX {
             a.hand_over(START);
             a.announce_handover(1, START);
-            exchange(&mut a, &mut b, 1, 0);
+            exchange(&mut a, &mut b, 1, Some(0));
             assert_eq!(announced(&mut b), usize::from(count <= ANNOUNCED_MAX), "{count}");
             a.cancel_handover();
         }
@@ -177,7 +183,7 @@ mod tests {
                 a.cancel_handover();
             }
             up([&mut a, &mut late], 1);
-            exchange(&mut a, &mut late, 1, 0);
+            exchange(&mut a, &mut late, 1, Some(0));
             assert_eq!(announced(&mut late), expected);
         }
     }
@@ -186,16 +192,31 @@ mod tests {
     fn what_is_reported_before_the_state_is_charged_once() {
         let (mut a, mut b, mut joins) = (instance(1), instance(2), instance(3));
         up([&mut a, &mut b], 2);
-        exchange(&mut a, &mut b, 2, 0);
+        exchange(&mut a, &mut b, 2, Some(0));
         // The other instance has not acknowledged this report, so one that joins gets it as well.
         a.charge(0, 0, HITS, Cost(7), START);
         a.handle_shutdown(START);
         joins.set_restored();
         up([&mut a, &mut joins], 1);
-        let told = exchange(&mut a, &mut joins, 1, 7);
+        let told = exchange(&mut a, &mut joins, 1, Some(7));
         assert_eq!(told, (0, Some(7)), "the bucket of the one that joins may have it already");
         a.charge(0, 0, HITS, Cost(4), START);
         a.handle_shutdown(START);
-        assert_eq!(exchange(&mut a, &mut joins, 1, 7), (4, None));
+        assert_eq!(exchange(&mut a, &mut joins, 1, Some(7)), (4, None));
+    }
+
+    #[test]
+    fn the_state_is_requested_again_at_once_when_a_link_to_the_peer_is_lost() {
+        let (mut a, mut joins) = (instance(1), instance(2));
+        joins.set_restored();
+        a.charge(0, 0, HITS, Cost(7), START);
+        a.handle_shutdown(START);
+        for link in 1..REPLICA_BOUNDS.given_max.into() {
+            up([&mut a, &mut joins], link);
+            assert_eq!(exchange(&mut a, &mut joins, link, None), (0, None), "no answer yet");
+            [&mut a, &mut joins].into_iter().for_each(|one| one.handle_down(link, false, START));
+        }
+        up([&mut a, &mut joins], 9);
+        assert_eq!(exchange(&mut a, &mut joins, 9, Some(7)), (0, Some(7)));
     }
 }

@@ -142,6 +142,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_charged_before_an_engine_joined_is_shown_once_its_key_has_a_name() {
+        let (a, joins) = (engine(), engine());
+        assert!(serve(&a, b"9s"));
+        for (mark, key, missing) in a.short(100) {
+            joins.apply_deficit(mark, key, missing);
+        }
+        for named in Replicated::heaviest(&*a, 100) {
+            joins.apply_name(named.fingerprint, named.key, &named.name);
+        }
+        assert!(is_about(&left(&joins), [21.0, 9.0]), "{:?}", left(&joins));
+    }
+
+    #[test]
     fn shares_are_of_the_cpus_of_all_and_follow_a_reload() {
         let engine = engine();
         let rate = |engine: &Engine| {
