@@ -9,8 +9,8 @@
 //! that an instance is down.
 //!
 //! `handle_*` takes input, `poll_*` returns output, and charges of other instances go to the
-//! caller, which has the limits. See `send` for what is sent and when, `wire` and `content` for the
-//! bytes.
+//! caller, which has the limits. See `send` for what is sent and when, `state` for what an instance
+//! gets that joins, `wire` and `content` for the bytes.
 
 mod bounds;
 mod clients;
@@ -22,6 +22,7 @@ mod queue;
 mod queue_wire;
 mod send;
 mod sender_check;
+mod state;
 mod successor;
 mod unsent;
 mod update;
@@ -35,7 +36,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 pub use bounds::{LIMITS_MAX, REPLICA_BOUNDS, ReplicaBounds};
-use content::{ChargeReport, FrameContent, ReplicaHello, StateAnswerPart};
+use content::{ChargeReport, FrameContent, ReplicaHello};
 pub use limit::ReplicatedLimit;
 use log::ResendLog;
 use peer::ReplicaPeer;
@@ -483,77 +484,6 @@ impl Replica {
             self.flush();
         }
         self.ask_for_state(now);
-    }
-
-    fn handle_state_request(&mut self, node: u64, of: u64) {
-        let Some(peer) = self.peers.get_mut(&node).filter(|_| of == self.settings.node) else {
-            return;
-        };
-        if peer.given < REPLICA_BOUNDS.given_max {
-            peer.given += 1;
-            self.push_event(ReplicaEvent::Wanted { node });
-        }
-    }
-
-    /// Marks the reports that the following state contains as seen, so that they are not charged
-    /// again.
-    fn mark_seen(&mut self, seen: Vec<(PeerFrameSender, SequenceWindow)>, now: Time) {
-        for (sender, window) in seen {
-            let own = sender.node == self.settings.node;
-            let period = self.settings.period;
-            let full = self.peers.len() + 1 >= self.settings.nodes_max;
-            if own || (full && !self.peers.contains_key(&sender.node)) {
-                continue;
-            }
-            let peer = self.peers.entry(sender.node);
-            let peer = peer.or_insert_with(|| {
-                // The peer is known from others but was not heard. It does not count as live until
-                // it sends.
-                ReplicaPeer { heard: Time::ZERO, ..ReplicaPeer::new(sender, period, now) }
-            });
-            if peer.life == sender.life {
-                peer.seen.get_or_insert_with(SequenceWindow::default).join(&window);
-            }
-        }
-    }
-
-    fn handle_state(
-        &mut self,
-        answer: StateAnswerPart,
-        groups: wire::ChargeEntries<'_>,
-        told: &mut dyn FnMut(ReplicaUpdate<'_>),
-    ) {
-        if answer.part + 1 == answer.parts {
-            self.wanting = StateRequest::No;
-        }
-        for entry in groups.filter(|entry| entry.context != clients::CONTEXT) {
-            if let Some(limit) = self.places.get(&entry.limit) {
-                let missing = Cost(entry.amount);
-                told(ReplicaUpdate::Short { limit: *limit, key: entry.key, missing });
-            }
-        }
-    }
-
-    /// Whether this part of an answer is expected. The state is accepted only after the complete
-    /// list of the reports that it contains; else these would be charged again when they arrive.
-    fn accept_answer_part(&mut self, node: u64, answer: StateAnswerPart, state: bool) -> bool {
-        let StateRequest::Of { node: asked, number, seen, .. } = &mut self.wanting else {
-            return false;
-        };
-        if *asked != node || answer.to != self.settings.node || answer.parts > 128 {
-            return false;
-        }
-        if state {
-            return *number == answer.number && *seen == u128::MAX;
-        }
-        if *number != answer.number {
-            (*number, *seen) = (answer.number, u128::MAX << answer.parts.min(127));
-            if answer.parts == 128 {
-                *seen = 0;
-            }
-        }
-        *seen |= 1 << answer.part;
-        true
     }
 
     fn push_event(&mut self, event: ReplicaEvent) {

@@ -1,21 +1,20 @@
 //! The sending side of a replica: a report each period, resending of unacknowledged reports,
-//! hellos, names, and the state for a joining instance.
+//! hellos and names.
 //!
 //! A report is encoded once and is the same for all peers. Over links each peer gets the frames of
 //! the log from its own position on. Over a group all peers get each frame once. No bucket is
 //! charged here.
 
-use super::content::{self, ReplicaHello, StateAnswerPart};
+use super::content::{self, ReplicaHello};
 use super::log::LoggedFrame;
 use super::peer::ReplicaPeer;
-use super::unsent::{EntryPacker, ReportBody};
+use super::unsent::ReportBody;
 use super::wire::{self, PeerFrameKind, PeerFrameWriter, REPORT_BYTES};
 use super::{
-    HELD_BACK_PERIODS_MAX, REPLICA_BOUNDS, Replica, ReplicaEvent, ReplicaSettings, StateRequest,
-    held_back_max,
+    HELD_BACK_PERIODS_MAX, REPLICA_BOUNDS, Replica, ReplicaEvent, ReplicaSettings, held_back_max,
 };
 use crate::key::KeyHash;
-use crate::units::{Cost, Nanos, Time};
+use crate::units::{Nanos, Time};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -23,10 +22,6 @@ use alloc::vec::Vec;
 const HELLO_PERIODS: u64 = 12;
 /// Number of periods after which the parts of a report over a group count as lost.
 const LATE_PERIODS: usize = 4;
-/// Maximum number of times that peers are asked for the state, one after the other.
-const STATE_REQUESTS_MAX: u8 = 5;
-/// Time to wait for the answer to a state request.
-const STATE_ANSWER_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 impl Replica {
     /// Runs the work of a period if it is over. Must be called at [`Replica::poll_timeout`] or
@@ -298,119 +293,10 @@ impl Replica {
             self.send_all(&writer.done().into());
         }
     }
-
-    /// Asks a peer for the present state, if no request is pending and a peer can answer.
-    pub(super) fn ask_for_state(&mut self, now: Time) {
-        let StateRequest::Anybody { asked } = self.wanting else { return };
-        let able = |peer: &ReplicaPeer| match self.settings.reliable {
-            true => peer.ready.is_some(),
-            false => peer.seen.is_some(),
-        };
-        let able: Vec<u64> =
-            self.peers.iter().filter(|(_, peer)| able(peer)).map(|(node, _)| *node).collect();
-        if able.is_empty() {
-            return;
-        }
-        let node = able[usize::from(asked) % able.len()];
-        let mut writer = PeerFrameWriter::head(PeerFrameKind::Want, self.sender(), now);
-        writer.word(node);
-        self.send_to(node, writer.done().into());
-        self.wanting = StateRequest::Of { node, since: now, asked: asked + 1, number: 0, seen: 0 };
-    }
-
-    /// Gives up on a peer that does not answer in time, and asks the next one.
-    fn retry_state_request(&mut self, now: Time) {
-        if let StateRequest::Of { node, since, .. } = self.wanting
-            && now.since(since) > STATE_ANSWER_TIMEOUT
-        {
-            self.give_up_state_request(node);
-        }
-        self.ask_for_state(now);
-    }
-
-    /// Stops waiting for the state from `node`, if it was asked for it.
-    pub(super) fn give_up_state_request(&mut self, node: u64) {
-        if let StateRequest::Of { node: of, asked, .. } = self.wanting
-            && of == node
-        {
-            self.wanting = match asked < STATE_REQUESTS_MAX {
-                true => StateRequest::Anybody { asked },
-                false => StateRequest::No,
-            };
-        }
-    }
-
-    /// Sends the present state to `node`: the reports that it contains, and the amount that each
-    /// bucket is short of, the largest first. All local charges must have been passed to
-    /// [`Replica::charge`] before `buckets` are read.
-    pub fn give_state(
-        &mut self,
-        node: u64,
-        buckets: impl IntoIterator<Item = (usize, KeyHash, Cost)>,
-        now: Time,
-    ) {
-        // Unreported charges that the buckets contain would be charged a second time by a later
-        // report.
-        self.cut(true, now);
-        self.flush();
-        self.send_seen_windows(node, now);
-        let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
-        let mut cutter = EntryPacker::new(room);
-        let max = REPLICA_BOUNDS.state_max[usize::from(!self.settings.reliable)];
-        for (limit, key, missing) in buckets.into_iter().take(max) {
-            let Some(shared) = self.limits.get(limit) else { continue };
-            if cutter.group.0 != shared.fingerprint {
-                cutter.close_group();
-                cutter.group = (shared.fingerprint, 0);
-            }
-            cutter.push(key, missing.0);
-        }
-        let mut bodies = cutter.done();
-        if bodies.is_empty() {
-            bodies.push(ReportBody { bytes: Vec::new(), entries: 0 });
-        }
-        let parts = bodies.len() as u64;
-        for (part, body) in (0..).zip(bodies) {
-            let mut writer = PeerFrameWriter::head(PeerFrameKind::State, self.sender(), now);
-            content::write_answer(
-                &mut writer,
-                StateAnswerPart { to: node, number: self.next, part, parts },
-            );
-            writer.bytes(&body.bytes);
-            self.send_to(node, writer.done().into());
-        }
-    }
-
-    /// Sends the list of reports that the state contains: all reports of this instance, and the
-    /// reports of others that were seen.
-    fn send_seen_windows(&mut self, node: u64, now: Time) {
-        let ours = (self.sender(), super::SequenceWindow::starting_at(self.next));
-        let others = self.peers.iter().filter_map(|(node, peer)| {
-            let sender = wire::PeerFrameSender { node: *node, life: peer.life };
-            Some((sender, peer.seen.clone()?))
-        });
-        let written = core::iter::once(ours).chain(others).map(|(sender, window)| {
-            let mut writer = PeerFrameWriter::part();
-            content::write_ack(&mut writer, sender, &window);
-            writer.done()
-        });
-        let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
-        let packed = pack_pieces(written, room);
-        let parts = packed.len() as u64;
-        for (part, bytes) in (0..).zip(packed) {
-            let mut writer = PeerFrameWriter::head(PeerFrameKind::Seen, self.sender(), now);
-            content::write_answer(
-                &mut writer,
-                StateAnswerPart { to: node, number: self.next, part, parts },
-            );
-            writer.bytes(&bytes);
-            self.send_to(node, writer.done().into());
-        }
-    }
 }
 
 /// Joins pieces as long as they fit into `room` bytes; a single piece may be longer.
-fn pack_pieces(pieces: impl Iterator<Item = Vec<u8>>, room: usize) -> Vec<Vec<u8>> {
+pub(super) fn pack_pieces(pieces: impl Iterator<Item = Vec<u8>>, room: usize) -> Vec<Vec<u8>> {
     let mut packed: Vec<Vec<u8>> = Vec::new();
     for piece in pieces {
         match packed.last_mut() {
