@@ -106,7 +106,7 @@ fn fuzz_requests() {
 /// Builds requests from likely fields, valid and nearly valid, with correct nesting.
 #[test]
 fn fuzz_requests_of_likely_pieces() {
-    const PIECES: [&[u8]; 24] = [
+    const PIECES: [&[u8]; 26] = [
         b"\x0a\x01t",
         b"\x12\x05\x0a\x03\x0a\x01k",
         b"\x12\x00",
@@ -129,13 +129,15 @@ fn fuzz_requests_of_likely_pieces() {
         b"\x29",
         b"\x0a\x02\xc3\x28",
         b"\x0a\x02\xc3\xbc",
+        b"\x0a\x01\xc2",
+        b"\x82\x01\x00",
         b"\x12",
         b"\x12\x7f",
     ];
     let service = std::panic::AssertUnwindSafe(Service::new(C1));
     fuzz().for_each(|bytes: &[u8]| {
         let of = |bytes: &[u8]| -> Vec<u8> {
-            bytes.iter().flat_map(|b| PIECES[usize::from(*b) % 24]).copied().collect()
+            bytes.iter().flat_map(|b| PIECES[usize::from(*b) % 26]).copied().collect()
         };
         request_is_read(&service, &of(bytes));
         let inner = of(bytes);

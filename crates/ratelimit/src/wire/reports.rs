@@ -5,7 +5,7 @@
 //! others. How reports are used: `quota`.
 
 use super::view::{ViewResult, pair};
-use evenkeel_grpc::protobuf::ProtobufSource;
+use evenkeel_grpc::protobuf::{ProtobufSource, ProtobufTexts};
 
 /// The maximum number of buckets in one message; further ones are left out.
 pub const USAGES_MAX: usize = 10_000;
@@ -40,12 +40,12 @@ impl<'a> UsageReports<'a> {
     /// Reads a message.
     pub fn decode(bytes: &'a [u8]) -> ViewResult<UsageReports<'a>> {
         let mut reports = UsageReports::default();
-        let mut source = ProtobufSource(bytes);
+        let (texts, mut source) = (ProtobufTexts::of(bytes), ProtobufSource(bytes));
         while let Some((field, kind)) = source.tag()? {
             match field {
-                1 => reports.domain = source.text(kind)?,
+                1 => reports.domain = texts.read(source.bytes(kind)?)?,
                 2 => {
-                    let usage = usage(source.bytes(kind)?)?;
+                    let usage = usage(source.bytes(kind)?, texts)?;
                     match usage.filter(|_| reports.usages.len() < USAGES_MAX) {
                         Some(usage) => reports.usages.push(usage),
                         None => reports.left_out += 1,
@@ -59,12 +59,12 @@ impl<'a> UsageReports<'a> {
 }
 
 /// Reads the usage of one bucket; `None` if its name is empty or too long.
-fn usage(bytes: &[u8]) -> ViewResult<Option<UsageReport<'_>>> {
+fn usage<'a>(bytes: &'a [u8], texts: ProtobufTexts<'a>) -> ViewResult<Option<UsageReport<'a>>> {
     let mut usage = UsageReport::default();
     let (mut pairs, mut source) = (0, ProtobufSource(bytes));
     while let Some((field, kind)) = source.tag()? {
         match field {
-            1 => pairs += name(source.bytes(kind)?, &mut usage.name)?,
+            1 => pairs += name(source.bytes(kind)?, texts, &mut usage.name)?,
             3 => usage.allowed = source.number(kind)?,
             4 => usage.denied = source.number(kind)?,
             _ => source.skip(field, kind)?,
@@ -81,14 +81,18 @@ fn usage(bytes: &[u8]) -> ViewResult<Option<UsageReport<'_>>> {
 }
 
 /// Adds the pairs of a name up to [`PAIRS_MAX`], and returns how many pairs the message has.
-fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> ViewResult<usize> {
+fn name<'a>(
+    bytes: &'a [u8],
+    texts: ProtobufTexts<'a>,
+    name: &mut Vec<(&'a str, &'a str)>,
+) -> ViewResult<usize> {
     let (mut pairs, mut source) = (0, ProtobufSource(bytes));
     while let Some((field, kind)) = source.tag()? {
         if field != 1 {
             source.skip(field, kind)?;
             continue;
         }
-        let pair = pair(source.bytes(kind)?)?;
+        let pair = pair(source.bytes(kind)?, texts)?;
         pairs += 1;
         if name.len() < PAIRS_MAX {
             name.push(pair);

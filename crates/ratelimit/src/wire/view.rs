@@ -6,7 +6,7 @@
 //! bytes. Unknown fields are skipped.
 
 use super::{Override, Request};
-use evenkeel_grpc::protobuf::{ProtobufError, ProtobufSource};
+use evenkeel_grpc::protobuf::{ProtobufError, ProtobufSource, ProtobufTexts};
 
 /// The maximum number of descriptors in a request; callers send a handful.
 pub const DESCRIPTORS_MAX: usize = 1_000;
@@ -88,17 +88,17 @@ impl<'a> RequestView<'a> {
     /// Reads a request.
     pub fn decode(bytes: &'a [u8]) -> ViewResult<RequestView<'a>> {
         let mut view = RequestView::default();
-        let mut source = ProtobufSource(bytes);
+        let (texts, mut source) = (ProtobufTexts::of(bytes), ProtobufSource(bytes));
         while let Some((field, kind)) = source.tag()? {
             match field {
-                1 => view.domain = source.text(kind)?,
+                1 => view.domain = texts.read(source.bytes(kind)?)?,
                 2 if view.descriptors.len() >= DESCRIPTORS_MAX => {
                     return Err(RequestViewError::TooMany);
                 }
                 2 => {
                     // Filled in its place: it is large.
                     let part = view.descriptors.push_mut(DescriptorView::default());
-                    fill(part, source.bytes(kind)?)?;
+                    fill(part, source.bytes(kind)?, texts)?;
                 }
                 3 => view.hits_addend = source.number(kind)? as u32,
                 _ => source.skip(field, kind)?,
@@ -128,12 +128,16 @@ impl<'a> RequestView<'a> {
 }
 
 /// Reads the fields of a descriptor.
-fn fill<'a>(part: &mut DescriptorView<'a>, bytes: &'a [u8]) -> ViewResult<()> {
+fn fill<'a>(
+    part: &mut DescriptorView<'a>,
+    bytes: &'a [u8],
+    texts: ProtobufTexts<'a>,
+) -> ViewResult<()> {
     let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 if part.entries.count >= ENTRIES_MAX => return Err(RequestViewError::TooMany),
-            1 => part.entries.push(pair(source.bytes(kind)?)?),
+            1 => part.entries.push(pair(source.bytes(kind)?, texts)?),
             // If a submessage occurs twice, the second occurrence is merged into the first.
             2 => part.limit = Some(limit(source.bytes(kind)?, part.limit.unwrap_or_default())?),
             3 => {
@@ -148,13 +152,16 @@ fn fill<'a>(part: &mut DescriptorView<'a>, bytes: &'a [u8]) -> ViewResult<()> {
 }
 
 /// Reads a message of two texts: a key and its value.
-pub(super) fn pair(bytes: &[u8]) -> ViewResult<(&str, &str)> {
+pub(super) fn pair<'a>(
+    bytes: &'a [u8],
+    texts: ProtobufTexts<'a>,
+) -> ViewResult<(&'a str, &'a str)> {
     let mut pair = ("", "");
     let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
-            1 => pair.0 = source.text(kind)?,
-            2 => pair.1 = source.text(kind)?,
+            1 => pair.0 = texts.read(source.bytes(kind)?)?,
+            2 => pair.1 = texts.read(source.bytes(kind)?)?,
             _ => source.skip(field, kind)?,
         }
     }
