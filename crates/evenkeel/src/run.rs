@@ -30,6 +30,7 @@ use evenkeel_config::source::{ConfigChange, ConfigSource};
 use evenkeel_config::{Config, NO_DOOR, cpus};
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::units::SECOND;
+use evenkeel_engine::replicated::Replicated;
 use evenkeel_export::otlp::spans::{self, SpanExporter};
 use evenkeel_export::push;
 use evenkeel_peers::driver;
@@ -148,6 +149,17 @@ struct RunningProcess {
     watchdog: Watchdog,
 }
 
+/// Lets the engines note their charges if peers count together. Returns what peers exchange.
+fn start_sharing(settings: &Settings, engines: &[Arc<dyn Replicated>]) -> driver::PeerExchange {
+    if settings.store.is_some() {
+        return driver::PeerExchange::ExceptCharges;
+    }
+    if settings.peers.is_some() {
+        engines.iter().for_each(|engine| engine.start_sharing());
+    }
+    driver::PeerExchange::All
+}
+
 impl RunningProcess {
     fn start(
         config: &Config,
@@ -175,11 +187,9 @@ impl RunningProcess {
         let addresses = admin.as_ref().map_or(&[][..], |admin| &admin.addresses);
         let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
         let together = engines.together();
+        // Before the doors open, so that the peers learn of the first charge too.
+        let exchange = start_sharing(settings, &together);
         let doors = OpenDoors::open(settings, engines, &watch, addresses, &sockets)?;
-        let exchange = match settings.store {
-            Some(_) => driver::PeerExchange::ExceptCharges,
-            None => driver::PeerExchange::All,
-        };
         let peers = settings.peers.as_ref().map(|peers| {
             let listener = replace::mesh_listener(peers, &sockets)?;
             driver::start(peers, exchange, together, listener, clock, &watch)

@@ -75,7 +75,8 @@ pub enum PeerExchange {
 }
 
 /// Starts to exchange messages with the other instances. `listener`: the socket of a mesh; without
-/// one it opens its own.
+/// one it opens its own. The engines whose charges are exchanged must note them already
+/// ([`Replicated::start_sharing`]), so that none is missed while the transport starts.
 ///
 /// # Errors
 /// The transport cannot start, or the system gives no thread or no random numbers.
@@ -198,7 +199,6 @@ impl PeerDriver {
     ) -> PeerDriver {
         let now = clock.now();
         let counts = exchange == PeerExchange::All;
-        engines.iter().filter(|_| counts).for_each(|engine| engine.start_sharing());
         let period = Nanos(u64::try_from(settings.period.as_nanos()).unwrap_or(u64::MAX));
         let name = name(settings);
         let replica = replica::ReplicaSettings {

@@ -89,6 +89,22 @@ fn body(answer: &str) -> serde_json::Value {
 
 const TEN: &str = "rate: 1 per 365d, burst: 10";
 
+/// The door for lines opens before the mesh does.
+#[test]
+fn what_is_charged_before_the_mesh_is_open_is_reported_too() {
+    let a = Peer::start(TEN, &[]);
+    let b = Peer::start(TEN, &[&a]);
+    [&a, &b].iter().for_each(|peer| peer.meets(2));
+    // It has joined before the end of its first period.
+    let join = [&*a.address, &*b.address];
+    let join = format!("listen: '127.0.0.1:0', period: 4s, join: {join:?}");
+    let joins = program(TEN, &join);
+    assert_eq!(Client::tcp(joins.lines).ask("NEW\nNEW\n"), "OK\nOK\n");
+    for peer in [&a, &b] {
+        until("they know", || remaining(&mut Client::tcp(peer.program.resp), "NEW") == 8);
+    }
+}
+
 /// The original's numbers except for the refill: no token returns, so both end at 10 - 18.
 #[test]
 fn d1_the_example_on_two_programs() {
