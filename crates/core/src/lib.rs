@@ -139,11 +139,14 @@
 //! # Start here: instances that count together
 //!
 //! A [`replica::Replica`] is a state machine without a transport: the caller carries its frames.
-//! Here two instances have one link. The second one also charges every charge of the first.
+//! Here two instances have one link. The second one also charges every charge of the first. Who
+//! joins asks for the state of the other's buckets first; here there are none.
 //!
 //! ```
 //! use evenkeel_core::key::KeyHash;
-//! use evenkeel_core::replica::{Replica, ReplicaSettings, ReplicaUpdate, ReplicatedLimit};
+//! use evenkeel_core::replica::{
+//!     Replica, ReplicaEvent, ReplicaSettings, ReplicaUpdate, ReplicatedLimit,
+//! };
 //! use evenkeel_core::units::{Cost, Nanos, Time};
 //!
 //! let limit = ReplicatedLimit {
@@ -170,13 +173,21 @@
 //! let (mut first, mut second) = (instance(1, "first"), instance(2, "second"));
 //! first.handle_up(0, start);
 //! second.handle_up(0, start);
-//! first.charge(0, 0, KeyHash::from_bits(7), Cost::hits(3), start);
 //!
 //! let mut charged = Vec::new();
-//! for tenth in 0..5 {
+//! for tenth in 0..8 {
 //!     let now = start.plus(Nanos::from_millis(100 * tenth));
-//!     first.handle_timeout(now);
-//!     second.handle_timeout(now);
+//!     if tenth == 4 {
+//!         first.charge(0, 0, KeyHash::from_bits(7), Cost::hits(3), now);
+//!     }
+//!     for replica in [&mut first, &mut second] {
+//!         while let Some(event) = replica.poll_event() {
+//!             if let ReplicaEvent::Wanted { node } = event {
+//!                 replica.give_state(node, [], now);
+//!             }
+//!         }
+//!         replica.handle_timeout(now);
+//!     }
 //!     while let Some((link, frame)) = first.poll_transmit() {
 //!         let update = &mut |update: ReplicaUpdate<'_>| {
 //!             if let ReplicaUpdate::Charge { key, amount, .. } = update {

@@ -12,6 +12,7 @@
 //! caller, which has the limits. See `send` for what is sent and when, `state` for what an instance
 //! gets that joins, `wire` and `content` for the bytes.
 
+mod answer;
 mod bounds;
 mod clients;
 mod content;
@@ -35,6 +36,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use answer::StateAnswer;
 pub use bounds::{LIMITS_MAX, REPLICA_BOUNDS, ReplicaBounds};
 use content::{ChargeReport, FrameContent, ReplicaHello};
 pub use limit::ReplicatedLimit;
@@ -43,7 +45,7 @@ use peer::ReplicaPeer;
 pub use peer::{PeerSnapshot, PeerTraffic};
 pub use queue::QueueApart;
 use unsent::UnsentCharges;
-pub use update::{ReplicaEvent, ReplicaTotals, ReplicaUpdate};
+pub use update::{PeerDeficit, ReplicaEvent, ReplicaTotals, ReplicaUpdate};
 use window::SequenceWindow;
 pub use wire::PeerFrameError;
 use wire::{PeerFrameKind, PeerFrameSender};
@@ -92,10 +94,8 @@ enum StateRequest {
     No,
     /// The next able peer is asked; `asked` peers have been asked before.
     Anybody { asked: u8 },
-    /// `node` was asked at `since`. `number` is the number of its answer, and `seen` has a bit for
-    /// each part of that answer that lists the reports contained in the state; all bits set means
-    /// complete.
-    Of { node: u64, since: Time, asked: u8, number: u64, seen: u128 },
+    /// `node` was asked at `since`.
+    Of { node: u64, since: Time, asked: u8, answer: StateAnswer },
 }
 
 /// One instance among those that count together.
@@ -176,6 +176,9 @@ impl Replica {
         let old = core::mem::replace(&mut self.limits, limits);
         self.tally.remap_limits(|place| places.get(&old.get(place)?.fingerprint).copied());
         self.places = places;
+        if let StateRequest::Of { answer, .. } = &mut self.wanting {
+            answer.restart_sums();
+        }
         let mut hasher = KeyHasher::new(&KeySeed([0; 16]));
         for limit in &self.limits {
             hasher.part(&limit.fingerprint.to_le_bytes());
@@ -309,17 +312,15 @@ impl Replica {
             FrameContent::Ack { of, window } => self.handle_ack(link, node, of, &window, now),
             FrameContent::Want { of } => self.handle_state_request(node, of),
             FrameContent::Seen { answer, seen } => {
-                if self.accept_answer_part(node, answer, false) {
-                    self.mark_seen(seen, now);
+                if let Some(expected) = self.expected_answer(node, answer) {
+                    expected.add_list(answer, seen);
                 }
             }
             FrameContent::State { answer, groups } => {
                 self.handle_clients(node, groups.clone(), told);
                 self.handle_queues(link, node, groups.clone());
                 self.handle_handovers(link, node, groups.clone());
-                if self.accept_answer_part(node, answer, true) {
-                    self.handle_state(answer, groups, told);
-                }
+                self.handle_state(node, (answer, groups), now, told);
             }
             FrameContent::Queue { queue, messages } => {
                 self.handle_queue_messages(node, (queue, messages), now, told);
@@ -425,7 +426,8 @@ impl Replica {
         (now, age): (Time, Nanos),
         told: &mut dyn FnMut(ReplicaUpdate<'_>),
     ) {
-        if self.may_have_reports() {
+        // The state may contain the report. Over links the peer sends it again if it does not.
+        if self.settings.reliable && self.awaits_state() {
             return self.ask_for_state(now);
         }
         let Some(peer) = self.peers.get_mut(&node) else { return };

@@ -45,9 +45,10 @@ pub trait Replicated: Send + Sync {
     /// Applies a charge that another instance made `age` ago.
     fn apply_delta(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost, age: Nanos);
 
-    /// Applies a deficit: the bucket lacks at least this amount on another instance.
-    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
-        let _ = (fingerprint, key, missing);
+    /// Applies charges from before this instance joined. The lists of heavy clients do not count
+    /// them.
+    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, amount: Cost) {
+        let _ = (fingerprint, key, amount);
     }
 
     /// Takes over the name that another instance has for a key.
@@ -59,6 +60,12 @@ pub trait Replicated: Send + Sync {
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
         let _ = max;
         Vec::new()
+    }
+
+    /// The deficit of a bucket; `None` if its limit has no level.
+    fn missing(&self, fingerprint: u64, key: KeyHash) -> Option<Cost> {
+        let _ = (fingerprint, key);
+        None
     }
 
     /// Passes to `each` clients that the queue remembers, each with the fingerprint of the table

@@ -209,10 +209,10 @@ impl<E: ShardedEngine> Replicated for E {
         }
     }
 
-    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
+    fn apply_deficit(&self, fingerprint: u64, key: KeyHash, amount: Cost) {
         let (rules, now) = (self.shards().rules(), self.shards().clock.now());
         if let Some(index) = rules.marks().place(fingerprint) {
-            rules.limiter().apply_remote_deficit(index, key, missing, now);
+            rules.limiter().absorb(index, key, amount, now, now);
         }
     }
 
@@ -227,6 +227,12 @@ impl<E: ShardedEngine> Replicated for E {
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
         let rules = self.shards().rules();
         rules.marks().short(rules.limiter(), max, self.shards().clock.now())
+    }
+
+    fn missing(&self, fingerprint: u64, key: KeyHash) -> Option<Cost> {
+        let rules = self.shards().rules();
+        let index = rules.marks().place(fingerprint)?;
+        rules.limiter().missing(index, key, self.shards().clock.now())
     }
 
     fn clients(&self, all: bool, each: &mut dyn FnMut(u64, KeyHash, SharedClient)) {

@@ -10,6 +10,7 @@
 
 mod handover;
 mod queues;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +33,7 @@ use evenkeel_telemetry::Watch;
 use handover::HandoverOrder;
 pub use handover::set_handover;
 use queues::SharedQueues;
-use std::cmp::Reverse;
+use state::BucketId;
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -58,10 +59,6 @@ const CLIENTS_INTERVAL: Nanos = Nanos::from_secs(10);
 const CLIENTS_AT_ONCE: usize = 1_100;
 /// The number of periods between two reports of the names of keys.
 const NAMES_EVERY_PERIODS: u64 = 6;
-/// The maximum number of times that the buckets are read for a joining instance. Fewer: it misses
-/// more charges of a busy instance. More: the others wait for longer.
-const STATE_READS_MAX: usize = 3;
-
 /// The thread of the driver. It ends when this is dropped.
 pub type PeersThread = OwnedThread<mpsc::Sender<HandoverOrder>>;
 
@@ -236,7 +233,6 @@ impl PeerDriver {
             periods: 0,
             shown: PeerReporter::new(settings, name, watch),
         };
-        driver.replica.set_restored();
         driver.look_at_limits();
         driver
     }
@@ -322,23 +318,22 @@ impl PeerDriver {
     }
 
     fn frame(&mut self, link: LinkId, bytes: &Bytes, now: Time) {
+        if self.replica.awaits_state() {
+            self.collect(now);
+        }
         let PeerDriver { replica, queues, engines, places, .. } = self;
         let engine = |limit: usize| {
             let place = places.get(limit)?;
             Some((engines.get(place.engine)?, place.fingerprint))
         };
-        let mut clients = Vec::new();
+        let (mut clients, mut state) = (Vec::new(), Vec::new());
         let mut told = |told: ReplicaUpdate<'_>| match told {
             ReplicaUpdate::Charge { limit, context, key, amount, age } => {
                 if let Some((engine, mark)) = engine(limit) {
                     engine.apply_delta(mark, context, key, amount, age);
                 }
             }
-            ReplicaUpdate::Short { limit, key, missing } => {
-                if let Some((engine, mark)) = engine(limit) {
-                    engine.apply_deficit(mark, key, missing);
-                }
-            }
+            ReplicaUpdate::Short { limit, key, deficit } => state.push(((limit, key), deficit)),
             ReplicaUpdate::Client { table, key, record } => clients.push((table, key, record)),
             ReplicaUpdate::Queue { queue, from, messages } => {
                 queues.handle_messages(queue, from, messages);
@@ -353,6 +348,7 @@ impl PeerDriver {
             let from = self.addresses.get(&link.0).map_or("", String::as_str);
             self.shown.note_refused(from, &fault.to_string(), now);
         }
+        self.add_state(state, now);
         // A frame has many, and a queue is locked once for all of them.
         if !clients.is_empty() {
             self.engines.iter().for_each(|engine| engine.apply_clients(&clients));
@@ -380,20 +376,23 @@ impl PeerDriver {
         }
     }
 
-    /// Moves the charges of the engines into the replica. Returns whether there were any.
-    fn collect(&mut self, now: Time) -> bool {
+    /// Moves the charges of the engines into the replica.
+    fn collect(&mut self, now: Time) {
+        self.collect_charges(now, &mut |_, _| {});
+    }
+
+    /// Moves the charges of the engines into the replica, and passes them to `charged`.
+    fn collect_charges(&mut self, now: Time, charged: &mut dyn FnMut(BucketId, Cost)) {
         let PeerDriver { engines, replica, shown, .. } = self;
-        let mut any = false;
         for engine in engines {
             let dropped = engine.spent(&mut |mark, context, key, amount| {
-                any = true;
                 if let Some(place) = replica.place(mark) {
                     replica.charge(place, context, key, amount, now);
+                    charged((place, key), amount);
                 }
             });
             shown.count_dropped(dropped);
         }
-        any
     }
 
     fn period(&mut self, now: Time) {
@@ -467,21 +466,6 @@ impl PeerDriver {
         replica.send_clients(None, some.map(|told| record(told, now)), now);
     }
 
-    /// Tells a joining instance of all clients that are remembered here, or of those that matter
-    /// most.
-    fn give_clients(&mut self, node: u64, now: Time) {
-        let mut clients = Vec::new();
-        let mut each = |table, key, client| clients.push((table, key, client));
-        self.engines.iter().for_each(|engine| engine.clients(true, &mut each));
-        let max = REPLICA_BOUNDS.clients_max[usize::from(!self.transport.reliable)];
-        if clients.len() > max {
-            clients.sort_unstable_by_key(|(_, _, client)| Reverse(client.rank()));
-            clients.truncate(max);
-        }
-        let records = clients.into_iter().map(|told| record(told, now));
-        self.replica.send_clients(Some(node), records, now);
-    }
-
     /// Handles the events of the replica.
     fn events(&mut self, now: Time) {
         while let Some(event) = self.replica.poll_event() {
@@ -499,36 +483,6 @@ impl PeerDriver {
                 event => self.shown.tell(&event, now),
             }
         }
-    }
-
-    /// Gives a joining instance the current state, with all charges that were collected by then. A
-    /// charge that comes while the buckets are read may be in them or not, so they are read again.
-    /// After the last time it counts as included: the joining instance may miss some charges, but
-    /// counts none twice.
-    fn give_state(&mut self, node: u64, now: Time) {
-        self.collect(now);
-        let mut buckets = Vec::new();
-        for _ in 0..STATE_READS_MAX {
-            buckets = self.short();
-            if !self.collect(now) {
-                break;
-            }
-        }
-        self.replica.give_state(node, buckets, now);
-        self.give_clients(node, now);
-    }
-
-    /// What the buckets are short of.
-    fn short(&self) -> Vec<(usize, KeyHash, Cost)> {
-        let max = REPLICA_BOUNDS.state_max[usize::from(!self.transport.reliable)];
-        let mut buckets: Vec<(usize, KeyHash, Cost)> = Vec::new();
-        for engine in &self.engines {
-            let short = engine.short(max).into_iter();
-            buckets.extend(short.filter_map(|(mark, key, missing)| {
-                Some((self.replica.place(mark)?, key, missing))
-            }));
-        }
-        buckets
     }
 
     /// Passes what overtakes other frames to the transport. Returns whether there was room for all.

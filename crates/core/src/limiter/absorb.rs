@@ -1,5 +1,5 @@
 //! Changes to buckets without a decision: charges from other instances, the deficits that this
-//! instance reports, and debts that an operator forgives.
+//! instance reports, waits that a master orders, and debts that an operator forgives.
 //!
 //! Remote charges are applied whatever the level, because the requests were admitted elsewhere;
 //! they may bring a bucket into debt. The protocol between instances: `replica`; the transport: the
@@ -21,9 +21,9 @@ impl Limiter {
         table.take(hash).change(|state| limit.algorithm.charge(state, amount, at, now), worth);
     }
 
-    /// Raises the deficit of a bucket to `missing`, as another instance reports it, if it is less
-    /// here. Does nothing if the algorithm has no level.
-    pub fn apply_remote_deficit(&self, index: usize, hash: KeyHash, missing: Cost, now: Time) {
+    /// Raises the deficit of a bucket to `missing`, as a master orders it, if it is less here. Does
+    /// nothing if the algorithm has no level.
+    pub fn raise_deficit(&self, index: usize, hash: KeyHash, missing: Cost, now: Time) {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;
         };
@@ -45,6 +45,13 @@ impl Limiter {
         let Some(table) = self.tables.get(index) else { return false };
         table.take(hash).change(|state| state.fill(0), |_| 0);
         true
+    }
+
+    /// The deficit of a bucket; `None` if there is no such limit, or if it has no level.
+    #[must_use]
+    pub fn missing(&self, index: usize, hash: KeyHash, now: Time) -> Option<Cost> {
+        let (limit, table) = (self.limits.get(index)?, self.tables.get(index)?);
+        table.take(hash).with(|state| limit.algorithm.missing(state, now))
     }
 
     /// The deficits of the buckets of the limit at `index`, the largest `max` of them, largest

@@ -86,7 +86,7 @@ impl GatekeeperOrders {
 
     /// Makes the identifier wait until this time, unless it has to wait for longer already.
     pub fn learn(&self, hash: KeyHash, until: Time, now: Time) {
-        self.limiter.apply_remote_deficit(0, hash, Cost(until.since(now).0), now);
+        self.limiter.raise_deficit(0, hash, Cost(until.since(now).0), now);
     }
 
     /// The time until which the identifier has to wait; a time in the past if it does not. For the

@@ -21,6 +21,10 @@ pub struct ReplicaBounds {
     /// Time for which unacknowledged reports are kept. Longer: a healed network charges clients for
     /// what they did long ago.
     pub resend_for: Nanos,
+    /// Time for which reports are kept that all known peers have. Longer: more memory. Shorter: an
+    /// instance that joins must connect to all others sooner after it has got the state from one,
+    /// or it misses what they reported in between.
+    pub keep_for: Nanos,
     /// Bytes of reports kept for resending; beyond it the oldest are dropped and counted.
     pub log_bytes_max: usize,
     /// Frames of reports kept for resending; beyond it the oldest are dropped and counted.
@@ -58,6 +62,7 @@ pub const REPLICA_BOUNDS: ReplicaBounds = ReplicaBounds {
     unsent_max: 1 << 18,
     groups_max: 4_096,
     resend_for: Nanos::from_secs(60),
+    keep_for: Nanos::from_secs(10),
     log_bytes_max: 64 << 20,
     log_frames_max: 8_192,
     out_max: 16_384,

@@ -45,10 +45,14 @@ impl ResendLog {
         self.frames.front()
     }
 
-    /// Drops all frames below `done`, which all peers have. Then removes and returns one frame that
-    /// is too old or exceeds the bounds. The caller repeats the call until it returns `None`.
+    /// Drops frames below `done`, which all peers have, once no new peer can need them. Then
+    /// removes and returns one frame that is too old or exceeds the bounds. The caller repeats the
+    /// call until it returns `None`.
     pub fn trim(&mut self, done: u64, now: Time) -> Option<LoggedFrame> {
-        while self.frames.front().is_some_and(|sent| sent.number < done) {
+        let is_done = |sent: &LoggedFrame| {
+            sent.number < done && now.since(sent.cut) > REPLICA_BOUNDS.keep_for
+        };
+        while self.frames.front().is_some_and(is_done) {
             self.pop();
         }
         let old =

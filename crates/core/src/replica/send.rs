@@ -122,7 +122,8 @@ impl Replica {
     fn trim(&mut self, now: Time) {
         let heard = |peer: &&ReplicaPeer| peer.heard > Time::ZERO;
         let heard = self.peers.values().filter(heard).map(|peer| peer.acked.base());
-        let done = heard.min().unwrap_or(self.next);
+        // While there are no peers, reports wait for the first one.
+        let done = heard.min().unwrap_or(0);
         while let Some(sent) = self.log.trim(done, now) {
             let missing =
                 |peer: &&mut ReplicaPeer| peer.heard > Time::ZERO && !peer.acked.has(sent.number);

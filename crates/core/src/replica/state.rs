@@ -2,14 +2,16 @@
 //! they contain.
 //!
 //! One peer after the other is asked until one answers. An answer begins with the list of the
-//! reports that its buckets contain, so that those are not charged again when they arrive. No
-//! bucket is charged here.
+//! reports that its buckets contain, so that those are not charged again when they arrive, and so
+//! that charges of this instance that are not among them are added to the state. Over links no
+//! report counts before the answer. No bucket is charged here.
 
+use super::answer::{ContainedReports, StateAnswer};
 use super::content::{self, StateAnswerPart};
 use super::peer::ReplicaPeer;
 use super::send::pack_pieces;
 use super::unsent::{EntryPacker, ReportBody};
-use super::update::{ReplicaEvent, ReplicaUpdate};
+use super::update::{PeerDeficit, ReplicaEvent, ReplicaUpdate};
 use super::window::SequenceWindow;
 use super::wire::{self, PeerFrameKind, PeerFrameSender, PeerFrameWriter, REPORT_BYTES};
 use super::{REPLICA_BOUNDS, Replica, StateRequest, clients};
@@ -23,6 +25,14 @@ const STATE_REQUESTS_MAX: u8 = 5;
 const STATE_ANSWER_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 impl Replica {
+    /// Whether this instance waits for the state of a peer, or for a peer. Until then, the caller
+    /// passes all local charges to [`Replica::charge`] before it handles a frame, so that none is
+    /// missing in the sum.
+    #[must_use]
+    pub fn awaits_state(&self) -> bool {
+        !matches!(self.wanting, StateRequest::No)
+    }
+
     /// Asks a peer for the present state, if no request is pending and a peer can answer.
     pub(super) fn ask_for_state(&mut self, now: Time) {
         let StateRequest::Anybody { asked } = self.wanting else { return };
@@ -39,7 +49,8 @@ impl Replica {
         let mut writer = PeerFrameWriter::head(PeerFrameKind::Want, self.sender(), now);
         writer.word(node);
         self.send_to(node, writer.done().into());
-        self.wanting = StateRequest::Of { node, since: now, asked: asked + 1, number: 0, seen: 0 };
+        let (asked, answer) = (asked + 1, StateAnswer::default());
+        self.wanting = StateRequest::Of { node, since: now, asked, answer };
     }
 
     /// Gives up on a peer that does not answer in time, and asks the next one.
@@ -142,10 +153,56 @@ impl Replica {
         }
     }
 
-    /// Marks the reports that the following state contains as seen, so that they are not charged
-    /// again.
-    pub(super) fn mark_seen(&mut self, seen: Vec<(PeerFrameSender, SequenceWindow)>, now: Time) {
-        for (sender, window) in seen {
+    /// The answer to which a part belongs, if this instance waits for it.
+    pub(super) fn expected_answer(
+        &mut self,
+        node: u64,
+        part: StateAnswerPart,
+    ) -> Option<&mut StateAnswer> {
+        match &mut self.wanting {
+            StateRequest::Of { node: asked, answer, .. }
+                if *asked == node && part.to == self.settings.node =>
+            {
+                Some(answer)
+            }
+            _ => None,
+        }
+    }
+
+    /// Handles a part of the state.
+    pub(super) fn handle_state(
+        &mut self,
+        node: u64,
+        (part, groups): (StateAnswerPart, wire::ChargeEntries<'_>),
+        now: Time,
+        told: &mut dyn FnMut(ReplicaUpdate<'_>),
+    ) {
+        let own = self.sender();
+        let answer = self.expected_answer(node, part).filter(|answer| answer.is_listed(part));
+        let Some(list) = answer.map(|answer| answer.take_list(own)) else { return };
+        // Not before: the state that this instance gives would claim to contain these reports.
+        self.mark_seen(list, now);
+        let StateRequest::Of { answer, .. } = &mut self.wanting else { return };
+        let (places, limits) = (&self.places, &self.limits);
+        answer.add_reports(&self.log, |mark| {
+            places.get(&mark).map(|place| (*place, limits[*place].unit))
+        });
+        for entry in groups.filter(|entry| entry.context != clients::CONTEXT) {
+            let Some(limit) = self.places.get(&entry.limit).copied() else { continue };
+            let (key, missing) = (entry.key, Cost(entry.amount));
+            let unreported = Cost(self.tally.unsent(limit, 0, key));
+            let apart = Cost(answer.apart(limit, key)).plus(unreported);
+            let deficit = PeerDeficit { missing, apart };
+            told(ReplicaUpdate::Short { limit, key, deficit });
+        }
+        if part.part + 1 == part.parts {
+            self.wanting = StateRequest::No;
+        }
+    }
+
+    /// Marks the reports that the state contains as seen, so that they are not charged again.
+    fn mark_seen(&mut self, contained: ContainedReports, now: Time) {
+        for (sender, window) in contained {
             let own = sender.node == self.settings.node;
             let period = self.settings.period;
             let full = self.peers.len() + 1 >= self.settings.nodes_max;
@@ -160,50 +217,8 @@ impl Replica {
             });
             if peer.life == sender.life {
                 peer.seen.get_or_insert_with(SequenceWindow::default).join(&window);
-            }
-        }
-    }
-
-    /// Whether this part of an answer is expected. The state is accepted only after the complete
-    /// list of the reports that it contains; else these would be charged again when they arrive.
-    pub(super) fn accept_answer_part(
-        &mut self,
-        node: u64,
-        answer: StateAnswerPart,
-        state: bool,
-    ) -> bool {
-        let StateRequest::Of { node: asked, number, seen, .. } = &mut self.wanting else {
-            return false;
-        };
-        if *asked != node || answer.to != self.settings.node || answer.parts > 128 {
-            return false;
-        }
-        if state {
-            return *number == answer.number && *seen == u128::MAX;
-        }
-        if *number != answer.number {
-            (*number, *seen) = (answer.number, u128::MAX << answer.parts.min(127));
-            if answer.parts == 128 {
-                *seen = 0;
-            }
-        }
-        *seen |= 1 << answer.part;
-        true
-    }
-
-    pub(super) fn handle_state(
-        &mut self,
-        answer: StateAnswerPart,
-        groups: wire::ChargeEntries<'_>,
-        told: &mut dyn FnMut(ReplicaUpdate<'_>),
-    ) {
-        if answer.part + 1 == answer.parts {
-            self.wanting = StateRequest::No;
-        }
-        for entry in groups.filter(|entry| entry.context != clients::CONTEXT) {
-            if let Some(limit) = self.places.get(&entry.limit) {
-                let missing = Cost(entry.amount);
-                told(ReplicaUpdate::Short { limit: *limit, key: entry.key, missing });
+                // The peer need not send again what it has sent meanwhile.
+                peer.ack_due = self.settings.reliable;
             }
         }
     }

@@ -6,10 +6,10 @@
 //! addressed to no instance, as a group with its own context. Instances that do not know this
 //! context skip it.
 
+use super::Replica;
 use super::content::{self, StateAnswerPart};
 use super::update::ReplicaEvent;
 use super::wire::{ChargeEntries, PeerFrameKind, PeerFrameWriter};
-use super::{Replica, StateRequest};
 use crate::key::KeyHash;
 use crate::units::Time;
 use alloc::vec::Vec;
@@ -24,14 +24,12 @@ const KEY: u64 = 1;
 /// peer causes more connections.
 const ANNOUNCED_MAX: u64 = 8;
 
-/// The successors of this instance, and the state from its predecessor.
+/// The successors of this instance.
 #[derive(Debug, Default)]
 pub(super) struct Handovers {
     count: u64,
     /// Whether a successor accepts connections at the address of this instance, or soon will.
     has_successor: bool,
-    /// Whether the buckets may contain reports of others from before the start.
-    is_restored: bool,
 }
 
 impl Replica {
@@ -43,18 +41,6 @@ impl Replica {
         self.handovers.has_successor = true;
         let links: Vec<u64> = self.links.keys().copied().collect();
         links.into_iter().for_each(|link| self.announce_handover(link, now));
-    }
-
-    /// The buckets come from a snapshot, so they may contain what others reported before the start.
-    /// So over links, reports count only when the state has said which ones it contains, or if no
-    /// peer gives the state. Until then peers send them again.
-    pub fn set_restored(&mut self) {
-        self.handovers.is_restored = self.settings.reliable;
-    }
-
-    /// Whether the buckets may contain the reports that arrive now.
-    pub(super) fn may_have_reports(&self) -> bool {
-        self.handovers.is_restored && !matches!(self.wanting, StateRequest::No)
     }
 
     /// Handles the failure of the successor: this instance accepts connections again.
@@ -142,7 +128,7 @@ mod tests {
             }
             let mut told = |update: ReplicaUpdate<'_>| match update {
                 ReplicaUpdate::Charge { amount, .. } => charged += amount.0,
-                ReplicaUpdate::Short { missing, .. } => state = Some(missing.0),
+                ReplicaUpdate::Short { deficit, .. } => state = Some(deficit.missing.0),
                 _ => {}
             };
             if let Some((to, frame)) = to_b.filter(|(to, _)| *to == link) {
@@ -196,7 +182,6 @@ mod tests {
         // The other instance has not acknowledged this report, so one that joins gets it as well.
         a.charge(0, 0, HITS, Cost(7), START);
         a.handle_shutdown(START);
-        joins.set_restored();
         up([&mut a, &mut joins], 1);
         let told = exchange(&mut a, &mut joins, 1, Some(7));
         assert_eq!(told, (0, Some(7)), "the bucket of the one that joins may have it already");
@@ -208,7 +193,6 @@ mod tests {
     #[test]
     fn the_state_is_requested_again_at_once_when_a_link_to_the_peer_is_lost() {
         let (mut a, mut joins) = (instance(1), instance(2));
-        joins.set_restored();
         a.charge(0, 0, HITS, Cost(7), START);
         a.handle_shutdown(START);
         for link in 1..REPLICA_BOUNDS.given_max.into() {

@@ -9,6 +9,24 @@ use crate::queue::shared::{InstanceId, QueueMessage};
 use crate::units::{Cost, Nanos};
 use alloc::string::String;
 
+/// What a bucket of a peer is short of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerDeficit {
+    /// The amount that it is short of at this moment.
+    pub missing: Cost,
+    /// Charges of this instance that `missing` does not contain, as they were made.
+    pub apart: Cost,
+}
+
+impl PeerDeficit {
+    /// The amount to charge to the bucket here, which is short of `here`: it is short of the sum
+    /// afterwards. What has been refilled of the charges of this instance does not count.
+    #[must_use]
+    pub fn charge(self, here: Cost) -> Cost {
+        self.missing.plus(self.apart.min(here)).minus(here)
+    }
+}
+
 /// A change that the caller applies to its buckets or names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaUpdate<'a> {
@@ -25,14 +43,14 @@ pub enum ReplicaUpdate<'a> {
         /// Time since the report was created. It is long after an outage of the connection.
         age: Nanos,
     },
-    /// Set a bucket to be short of `missing`, unless it is short of more already.
+    /// Add the state of a bucket of a peer to the bucket here.
     Short {
         /// Index of the limit.
         limit: usize,
         /// The key of the bucket.
         key: KeyHash,
-        /// Cost that the bucket is short of at this moment.
-        missing: Cost,
+        /// What the bucket of the peer is short of.
+        deficit: PeerDeficit,
     },
     /// Add what an instance knows of a client that it has served.
     Client {

@@ -328,8 +328,9 @@ impl Cluster {
                 let sum = heard.entry((limit, key)).or_default();
                 *sum = sum.plus(amount);
             }
-            ReplicaUpdate::Short { limit, key, missing } => {
-                limiter.apply_remote_deficit(limit, key, missing, now)
+            ReplicaUpdate::Short { limit, key, deficit } => {
+                let here = limiter.missing(limit, key, now).unwrap_or_default();
+                limiter.absorb(limit, key, deficit.charge(here), now, now);
             }
             ReplicaUpdate::Name { .. }
             | ReplicaUpdate::Client { .. }

@@ -206,6 +206,10 @@ mod frames {
         a.handle_up(7, SIM_START);
         b.handle_up(7, SIM_START);
         talk(&mut a, &mut b, SIM_START, &mut |_| {});
+        // Reports count once the state has arrived.
+        a.give_state(2, [], SIM_START);
+        b.give_state(1, [], SIM_START);
+        talk(&mut a, &mut b, SIM_START, &mut |_| {});
         (a, b)
     }
 

@@ -134,11 +134,15 @@ mod tests {
         assert_eq!(b.top(0)[0].row.name, "192.0.2.1", "the other has told it");
         assert!(is_about(&left(&b), [24.0, 7.0]), "{:?}", left(&b));
         assert!((0..7).all(|_| serve(&b, b"0s")) && !serve(&b, b"0s"), "seven were left");
-        // A joining instance gets deficits: a debt that it already has is not added again.
+        // A joining instance gets deficits.
         for (mark, key, missing) in a.short(100) {
             b.apply_deficit(mark, key, missing);
+            assert!(
+                b.missing(mark, key).is_some_and(|here| here > missing),
+                "added to what it had"
+            );
         }
-        assert!(is_about(&left(&b), [15.0, 0.0]), "{:?}", left(&b));
+        assert!(is_about(&left(&b), [9.0, -4.0]), "{:?}", left(&b));
     }
 
     #[test]

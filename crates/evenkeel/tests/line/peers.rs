@@ -12,6 +12,7 @@ use evenkeel_testing::wait::until;
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A program with a line door and with peers.
 pub struct Peer {
@@ -103,6 +104,47 @@ fn what_is_charged_before_the_mesh_is_open_is_reported_too() {
     for peer in [&a, &b] {
         until("they know", || remaining(&mut Client::tcp(peer.program.resp), "NEW") == 8);
     }
+}
+
+/// Each serves one tag all the time, also while its state is read or another one's is added.
+#[test]
+fn instances_that_meet_while_they_are_busy_know_all_hits() {
+    const BURST: u64 = 100_000_000;
+    /// Ends the clients, also when the test fails.
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    // A slower rate cannot express so many hits: a debt is a time.
+    let many = format!("rate: 1 per 1h, burst: {BURST}");
+    let (end, hits) = (AtomicBool::new(false), AtomicU64::new(0));
+    let busy = |lines| {
+        let mut client = Client::tcp(lines);
+        while !end.load(Relaxed) {
+            assert_eq!(client.ask("C\n"), "OK\n");
+            hits.fetch_add(1, Relaxed);
+        }
+    };
+    let mut peers: Vec<Peer> = Vec::new();
+    std::thread::scope(|scope| {
+        let _end = End(&end);
+        for _ in 0..4 {
+            let joins = Peer::start(&many, &peers.iter().collect::<Vec<_>>());
+            let lines = joins.program.lines;
+            scope.spawn(move || busy(lines));
+            peers.push(joins);
+            peers.iter().for_each(|peer| peer.meets(peers.len() as u64));
+        }
+    });
+    let hits = hits.load(Relaxed);
+    let known = || -> Vec<u64> {
+        let left = |peer: &Peer| remaining(&mut Client::tcp(peer.program.resp), "C");
+        peers.iter().map(|peer| BURST - left(peer)).collect()
+    };
+    until(&format!("all know {hits} hits"), || known().iter().all(|known| *known >= hits));
+    assert_eq!(known(), [hits; 4]);
 }
 
 /// The original's numbers except for the refill: no token returns, so both end at 10 - 18.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 const QUEUE: u64 = 7;
 const LIMIT: u64 = 5;
+const BUCKET: KeyHash = KeyHash::from_bits(1 << 40);
 
 #[derive(Default)]
 struct Noted {
@@ -27,6 +28,11 @@ struct Noted {
     heard: Vec<(Instant, QueueMessage)>,
     /// The charges for each collection.
     charges: u64,
+    /// What its bucket is short of, and how much of that was not collected yet.
+    missing: u64,
+    uncollected: u64,
+    /// The number of further readings of the bucket after which it is charged at once.
+    charged_readings: u64,
     /// Whether a reload has ended the sharing, and how often the engine has heard of it.
     is_apart: bool,
     ends_of_sharing: usize,
@@ -55,6 +61,17 @@ impl NotingEngine {
     fn has_other(&self) -> bool {
         self.0.lock().other.is_some()
     }
+
+    fn read_bucket(&self) -> Cost {
+        let mut noted = self.0.lock();
+        let missing = noted.missing;
+        if noted.charged_readings > 0 {
+            noted.charged_readings -= 1;
+            noted.missing += 1;
+            noted.uncollected += 1;
+        }
+        Cost(missing)
+    }
 }
 
 impl Replicated for NotingEngine {
@@ -68,13 +85,31 @@ impl Replicated for NotingEngine {
 
     fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64 {
         let charges = self.0.lock().charges;
+        let uncollected = std::mem::take(&mut self.0.lock().uncollected);
+        if uncollected > 0 {
+            each(LIMIT, 0, BUCKET, Cost(uncollected));
+        }
         // Hashes are random; the table of charges is slow with others.
         let key = |n: u64| KeyHash::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         (1..=charges).for_each(|n| each(LIMIT, 0, key(n), Cost(1)));
         0
     }
 
-    fn apply_delta(&self, _: u64, _: u128, _: KeyHash, _: Cost, _: Nanos) {}
+    fn apply_delta(&self, _: u64, _: u128, _: KeyHash, amount: Cost, _: Nanos) {
+        self.0.lock().missing += amount.0;
+    }
+
+    fn apply_deficit(&self, _: u64, _: KeyHash, amount: Cost) {
+        self.0.lock().missing += amount.0;
+    }
+
+    fn short(&self, _: usize) -> Vec<(u64, KeyHash, Cost)> {
+        vec![(LIMIT, BUCKET, self.read_bucket())]
+    }
+
+    fn missing(&self, _: u64, _: KeyHash) -> Option<Cost> {
+        Some(self.read_bucket())
+    }
 
     fn shared_queue(&self) -> Option<(u64, &dyn SharedAdmission)> {
         (!self.0.lock().is_apart).then_some((QUEUE, self as &dyn SharedAdmission))
@@ -168,6 +203,21 @@ fn messages_arrive_in_order_and_the_end_of_an_instance_is_told() {
     until("the end is told", || !a.has_other());
     assert_eq!(a.0.lock().ends, [true]);
     until("it goes on alone", || !b.has_other());
+}
+
+#[test]
+fn an_instance_that_joins_gets_what_is_charged_while_buckets_are_read() {
+    let ports = [free_port(), free_port()];
+    let (a, _a) = instance(ports[0], &[]);
+    {
+        let mut noted = a.0.lock();
+        (noted.missing, noted.uncollected, noted.charged_readings) = (100, 100, 9);
+    }
+    let (b, _b) = instance(ports[1], &ports[..1]);
+    until("all charges are known", || {
+        let [a, b] = [a.0.lock(), b.0.lock()];
+        a.charged_readings == 0 && a.missing == 109 && b.missing == 109
+    });
 }
 
 #[test]
