@@ -2,8 +2,11 @@
 //!
 //! All features are in the library, where tests can use them. Read `cli` next.
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+/// Links mimalloc, whose `malloc` takes the place of that of the C library. As a global allocator
+/// it would be asked for aligned blocks only, and takes larger ones for those; and libraries in C
+/// would use another allocator.
+#[used]
+static ALLOCATOR: unsafe extern "C" fn(usize) -> *mut std::ffi::c_void = libmimalloc_sys::mi_malloc;
 
 fn main() -> std::process::ExitCode {
     evenkeel::cli::main()
