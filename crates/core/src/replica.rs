@@ -128,6 +128,8 @@ pub struct Replica {
     /// Whether a hello is due on all links.
     hello_due: bool,
     wanting: StateRequest,
+    /// Whether the buckets have charges from before the start.
+    is_restored: bool,
     handovers: successor::Handovers,
     totals: ReplicaTotals,
 }
@@ -157,6 +159,7 @@ impl Replica {
             next_tick: now.plus(period),
             hello_due: true,
             wanting: StateRequest::Anybody { asked: 0 },
+            is_restored: false,
             handovers: successor::Handovers::default(),
             totals: ReplicaTotals::default(),
         };

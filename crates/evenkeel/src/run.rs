@@ -157,7 +157,9 @@ fn start_sharing(settings: &Settings, engines: &[Arc<dyn Replicated>]) -> driver
     if settings.peers.is_some() {
         engines.iter().for_each(|engine| engine.start_sharing());
     }
-    driver::PeerExchange::All
+    // No request has been served yet.
+    let is_restored = engines.iter().any(|engine| !engine.short(1).is_empty());
+    driver::PeerExchange::All { is_restored }
 }
 
 impl RunningProcess {

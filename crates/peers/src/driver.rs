@@ -66,7 +66,10 @@ pub type PeersThread = OwnedThread<mpsc::Sender<HandoverOrder>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerExchange {
     /// Charges, the clients that queues remember, and the messages of shared queues.
-    All,
+    All {
+        /// Whether the buckets have charges from before the start, which peers may have too.
+        is_restored: bool,
+    },
     /// All but charges: a store counts them.
     ExceptCharges,
 }
@@ -195,7 +198,7 @@ impl PeerDriver {
         node: u64,
     ) -> PeerDriver {
         let now = clock.now();
-        let counts = exchange == PeerExchange::All;
+        let counts = exchange != PeerExchange::ExceptCharges;
         let period = Nanos(u64::try_from(settings.period.as_nanos()).unwrap_or(u64::MAX));
         let name = name(settings);
         let replica = replica::ReplicaSettings {
@@ -233,6 +236,9 @@ impl PeerDriver {
             periods: 0,
             shown: PeerReporter::new(settings, name, watch),
         };
+        if exchange == (PeerExchange::All { is_restored: true }) {
+            driver.replica.set_restored();
+        }
         driver.look_at_limits();
         driver
     }

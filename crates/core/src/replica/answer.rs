@@ -29,6 +29,8 @@ pub struct StateAnswer {
     contained: ContainedReports,
     /// The reports of this instance that the state contains.
     own: SequenceWindow,
+    /// Whether the buckets here may have charges of the state that are not in these reports.
+    may_overlap: bool,
     /// The number of the next report of this instance to look at.
     next: u64,
     /// The sums of the charges that the state does not contain.
@@ -36,6 +38,12 @@ pub struct StateAnswer {
 }
 
 impl StateAnswer {
+    /// An answer of which nothing has arrived. `may_overlap`: the buckets have charges that are not
+    /// in reports of this instance, and which the state may contain.
+    pub fn new(may_overlap: bool) -> StateAnswer {
+        StateAnswer { may_overlap, ..StateAnswer::default() }
+    }
+
     /// Adds a part of the list.
     pub fn add_list(&mut self, part: StateAnswerPart, contained: ContainedReports) {
         if part.parts > PARTS_MAX {
@@ -43,7 +51,8 @@ impl StateAnswer {
         }
         if self.number != part.number {
             let unused = u128::MAX.checked_shl(part.parts as u32).unwrap_or(0);
-            *self = StateAnswer { number: part.number, listed: unused, ..StateAnswer::default() };
+            let empty = StateAnswer::new(self.may_overlap);
+            *self = StateAnswer { number: part.number, listed: unused, ..empty };
         }
         let bit = 1_u128.checked_shl(part.part as u32).unwrap_or(0);
         if self.listed & bit == 0 {
@@ -85,9 +94,11 @@ impl StateAnswer {
         }
     }
 
-    /// The sum of the added reports for a bucket, in nano-units.
+    /// The reported charges of a bucket that the state does not contain, in nano-units: the sum of
+    /// the added reports, or all, however old, if the state contains nothing of this instance.
     pub fn apart(&self, limit: usize, key: KeyHash) -> u64 {
-        self.apart.unsent(limit, 0, key)
+        let none_contained = self.own == SequenceWindow::default() && !self.may_overlap;
+        if none_contained { u64::MAX } else { self.apart.unsent(limit, 0, key) }
     }
 
     /// Forgets what was added up, because the limits have new indexes.

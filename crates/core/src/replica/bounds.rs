@@ -62,7 +62,7 @@ pub const REPLICA_BOUNDS: ReplicaBounds = ReplicaBounds {
     unsent_max: 1 << 18,
     groups_max: 4_096,
     resend_for: Nanos::from_secs(60),
-    keep_for: Nanos::from_secs(10),
+    keep_for: Nanos::from_secs(20),
     log_bytes_max: 64 << 20,
     log_frames_max: 8_192,
     out_max: 16_384,

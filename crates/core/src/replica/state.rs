@@ -33,6 +33,12 @@ impl Replica {
         !matches!(self.wanting, StateRequest::No)
     }
 
+    /// The buckets have charges from before the start, such as from a snapshot, which the state of
+    /// a peer may contain too.
+    pub fn set_restored(&mut self) {
+        self.is_restored = true;
+    }
+
     /// Asks a peer for the present state, if no request is pending and a peer can answer.
     pub(super) fn ask_for_state(&mut self, now: Time) {
         let StateRequest::Anybody { asked } = self.wanting else { return };
@@ -49,7 +55,9 @@ impl Replica {
         let mut writer = PeerFrameWriter::head(PeerFrameKind::Want, self.sender(), now);
         writer.word(node);
         self.send_to(node, writer.done().into());
-        let (asked, answer) = (asked + 1, StateAnswer::default());
+        // Over a group, reports of others count before the state has arrived.
+        let may_overlap = self.is_restored || !self.settings.reliable;
+        let (asked, answer) = (asked + 1, StateAnswer::new(may_overlap));
         self.wanting = StateRequest::Of { node, since: now, asked, answer };
     }
 

@@ -196,6 +196,24 @@ fn nodes_that_were_charged_before_they_met_have_the_sum() {
     });
 }
 
+/// The reports of the first node are too old to be sent when the other one joins.
+#[test]
+fn a_node_that_was_alone_for_minutes_counts_what_a_newcomer_was_charged_before_they_met() {
+    let connect = RandomDuration::Fixed(seconds(0.5));
+    let weather = NetworkConditions { connect, ..NetworkConditions::PERFECT };
+    let plan = ClusterPlan { weather, ..plan(2, true, hits("1/d", BURST, false)) };
+    let (mut cluster, key) = (Cluster::new(plan), tag("C"));
+    cluster.kill(1);
+    assert!(cluster.ask(0, 0, key, 1_000));
+    cluster.run_for(seconds(150.0));
+    cluster.start(1);
+    assert!(cluster.ask(1, 0, key, 500));
+    cluster.run_for(seconds(20.0));
+    for node in 0..2 {
+        assert_eq!(BURST as i64 - cluster.level(node, 0, key) / SECOND as i64, 1_500, "{node}");
+    }
+}
+
 #[test]
 fn a_group_that_loses_nothing_counts_everything_in_whatever_order_it_comes() {
     seeds(2_000..2_040, |seed| {

@@ -1,7 +1,7 @@
 //! The state for instances that join: what the buckets are short of, and the clients of the queues.
 //!
-//! The engines go on while buckets are read. A charge that comes meanwhile may be in a bucket or
-//! not, so the bucket is read again. What is in a state and what is added to it:
+//! The engines go on while buckets are read. A charge that comes meanwhile may be in its bucket or
+//! not, so this bucket is read again. What is in a state and what is added to it:
 //! `evenkeel_core::replica`.
 
 use super::{PeerDriver, record};
@@ -76,6 +76,7 @@ impl PeerDriver {
                 }
             }
         }
+        self.collect(now);
     }
 
     /// What the buckets are short of.

@@ -173,8 +173,8 @@ fn instance(port: u16, join: &[u16]) -> (Arc<NotingEngine>, PeersThread) {
     let (engine, clock) = (Arc::new(NotingEngine::default()), Clock::start());
     let watch = Arc::new(Watch::new(clock.now()));
     let engines = vec![Arc::clone(&engine) as Arc<dyn Replicated>];
-    let thread =
-        start(&settings, PeerExchange::All, engines, None, clock, &watch).expect("the peers start");
+    let all = PeerExchange::All { is_restored: false };
+    let thread = start(&settings, all, engines, None, clock, &watch).expect("the peers start");
     (engine, thread)
 }
 

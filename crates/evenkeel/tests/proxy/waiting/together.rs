@@ -33,7 +33,8 @@ fn peers(stage: &Stage, port: u16, join: u16) -> PeersThread {
         nodes_max: 8,
     };
     let engines = vec![Arc::clone(&stage.engine) as Arc<_>];
-    driver::start(&settings, PeerExchange::All, engines, None, Clock::start(), &stage.watch)
+    let all = PeerExchange::All { is_restored: false };
+    driver::start(&settings, all, engines, None, Clock::start(), &stage.watch)
         .expect("the peers start")
 }
 
