@@ -31,15 +31,15 @@ pub struct StateAnswer {
     own: SequenceWindow,
     /// Whether the buckets here may have charges of the state that are not in these reports.
     may_overlap: bool,
-    /// The number of the next report of this instance to look at.
+    /// The number of the next report of this instance to add up.
     next: u64,
     /// The sums of the charges that the state does not contain.
     apart: UnsentCharges,
 }
 
 impl StateAnswer {
-    /// An answer of which nothing has arrived. `may_overlap`: the buckets have charges that are not
-    /// in reports of this instance, and which the state may contain.
+    /// An answer before its first part. `may_overlap`: the buckets have charges that are not in
+    /// reports of this instance, and which the state may contain.
     pub fn new(may_overlap: bool) -> StateAnswer {
         StateAnswer { may_overlap, ..StateAnswer::default() }
     }

@@ -225,7 +225,7 @@ impl Replica {
             });
             if peer.life == sender.life {
                 peer.seen.get_or_insert_with(SequenceWindow::default).join(&window);
-                // The peer need not send again what it has sent meanwhile.
+                // So that the peer does not send again the reports that were refused.
                 peer.ack_due = self.settings.reliable;
             }
         }

@@ -9,7 +9,7 @@ use crate::queue::shared::{InstanceId, QueueMessage};
 use crate::units::{Cost, Nanos};
 use alloc::string::String;
 
-/// What a bucket of a peer is short of.
+/// The deficit of a bucket of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerDeficit {
     /// The amount that it is short of at this moment.
@@ -20,7 +20,7 @@ pub struct PeerDeficit {
 
 impl PeerDeficit {
     /// The amount to charge to the bucket here, which is short of `here`: it is short of the sum
-    /// afterwards. What has been refilled of the charges of this instance does not count.
+    /// afterwards. Charges of this instance that have been refilled do not count.
     #[must_use]
     pub fn charge(self, here: Cost) -> Cost {
         self.missing.plus(self.apart.min(here)).minus(here)
@@ -49,7 +49,7 @@ pub enum ReplicaUpdate<'a> {
         limit: usize,
         /// The key of the bucket.
         key: KeyHash,
-        /// What the bucket of the peer is short of.
+        /// The deficit of the bucket of the peer.
         deficit: PeerDeficit,
     },
     /// Add what an instance knows of a client that it has served.

@@ -1,7 +1,7 @@
 //! The state for instances that join: what the buckets are short of, and the clients of the queues.
 //!
-//! The engines go on while buckets are read. A charge that comes meanwhile may be in its bucket or
-//! not, so this bucket is read again. What is in a state and what is added to it:
+//! The engines go on while buckets are read. A charge that comes during that time may be in its
+//! bucket or not, so this bucket is read again. What is in a state and what is added to it:
 //! `evenkeel_core::replica`.
 
 use super::{PeerDriver, record};
@@ -11,8 +11,8 @@ use evenkeel_core::units::{Cost, Time};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// The maximum number of times that buckets are read again which were charged meanwhile. Fewer:
-/// charges of busy instances are missing in the bucket of the one that joins. More: the other
+/// The maximum number of times that the buckets are read again that were charged. Fewer: charges
+/// of busy instances are missing in the bucket of the one that joins. More: the other
 /// messages wait for longer.
 const STATE_READS_MAX: usize = 16;
 
@@ -79,7 +79,7 @@ impl PeerDriver {
         self.collect(now);
     }
 
-    /// What the buckets are short of.
+    /// The deficits of the buckets.
     fn short(&self) -> HashMap<BucketId, Cost> {
         let max = REPLICA_BOUNDS.state_max[usize::from(!self.transport.reliable)];
         let short = self.engines.iter().flat_map(|engine| engine.short(max));
@@ -88,7 +88,7 @@ impl PeerDriver {
         placed.collect()
     }
 
-    /// What a bucket is short of; `None` if its limit has no level.
+    /// The deficit of a bucket; `None` if its limit has no level.
     fn missing(&self, (limit, key): BucketId) -> Option<Cost> {
         let place = self.places.get(limit)?;
         self.engines.get(place.engine)?.missing(place.fingerprint, key)
