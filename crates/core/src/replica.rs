@@ -128,7 +128,7 @@ pub struct Replica {
     /// Whether a hello is due on all links.
     hello_due: bool,
     wanting: StateRequest,
-    /// Whether the buckets have charges from before the start.
+    /// Whether the buckets have charges from before the start, or from the state of a peer.
     is_restored: bool,
     handovers: successor::Handovers,
     totals: ReplicaTotals,

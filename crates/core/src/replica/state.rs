@@ -190,6 +190,8 @@ impl Replica {
         let Some(list) = answer.map(|answer| answer.take_list(own)) else { return };
         // Not before: the state that this instance gives would claim to contain these reports.
         self.mark_seen(list, now);
+        // If this answer is cut off, a later one contains the same charges.
+        self.is_restored = true;
         let StateRequest::Of { answer, .. } = &mut self.wanting else { return };
         let (places, limits) = (&self.places, &self.limits);
         answer.add_reports(&self.log, |mark| {

@@ -203,4 +203,45 @@ mod tests {
         up([&mut a, &mut joins], 9);
         assert_eq!(exchange(&mut a, &mut joins, 9, Some(7)), (0, Some(7)));
     }
+
+    #[test]
+    fn an_answer_that_was_cut_off_and_one_after_it_count_once() {
+        let (mut a, mut joins) = (instance(1), instance(2));
+        let keys = 1..=100_u64;
+        let buckets = || keys.clone().map(|key| (0, KeyHash::from_bits(key), Cost(7)));
+        let mut here = alloc::vec![Cost::ZERO; 101];
+        for (link, states_max) in [(1, 1), (2, usize::MAX)] {
+            up([&mut a, &mut joins], link);
+            let mut states = 0;
+            loop {
+                while let Some(event) = a.poll_event() {
+                    if let ReplicaEvent::Wanted { node } = event {
+                        a.give_state(node, buckets(), START);
+                    }
+                }
+                let (to_joins, to_a) = (a.poll_transmit(), joins.poll_transmit());
+                if to_joins.is_none() && to_a.is_none() {
+                    break;
+                }
+                if let Some((_, frame)) = to_a {
+                    a.handle_frame(link, &frame, START, &mut |_| {}).expect("sound");
+                }
+                let Some((_, frame)) = to_joins else { continue };
+                states += usize::from(frame[1] == PeerFrameKind::State as u8);
+                if states > states_max {
+                    continue;
+                }
+                let mut told = |update: ReplicaUpdate<'_>| {
+                    if let ReplicaUpdate::Short { key, deficit, .. } = update {
+                        let bucket = &mut here[key.bits() as usize];
+                        *bucket = bucket.plus(deficit.charge(*bucket));
+                    }
+                };
+                joins.handle_frame(link, &frame, START, &mut told).expect("sound");
+            }
+            assert!(states > 1, "more than one part");
+            [&mut a, &mut joins].into_iter().for_each(|one| one.handle_down(link, false, START));
+        }
+        assert!(here[1..].iter().all(|bucket| *bucket == Cost(7)), "{here:?}");
+    }
 }
