@@ -27,6 +27,7 @@ mod lines;
 mod place;
 mod prehashed;
 mod pressure;
+mod reestimates;
 mod request;
 mod routes;
 mod settings;
@@ -268,14 +269,15 @@ impl Queue {
             self.ready = Some((id, waiting));
         } else {
             self.enqueue(id, waiting);
+            self.reestimate_in_round();
             self.note_work(now);
         }
     }
 
     /// Sets the expected cost of requests on `route`, or of all on unknown routes
-    /// ([`RouteHash::UNKNOWN`]). A waiting request gets the new estimate when
-    /// its turn comes. A running request gets it only if it is higher than its own by more than a
-    /// quarter.
+    /// ([`RouteHash::UNKNOWN`]). A waiting request gets the new estimate when its turn comes, or
+    /// after as many arrivals and dispatches as there are waiting requests. A running request gets
+    /// it only if it is higher than its own by more than a quarter.
     pub fn handle_estimate(&mut self, route: RouteHash, estimate: Cost) {
         self.routes.learn(route, estimate);
         if self.waiting.is_empty() {
@@ -452,6 +454,7 @@ impl Queue {
             return None;
         }
         self.leave_reserved();
+        self.reestimate_in_round();
         let (id, client, place) = self.next_reestimated(now)?;
         let known = self.clients.get_mut(&client)?;
         let waiting = self.waiting.leave(id, &mut known.line)?;
@@ -474,24 +477,6 @@ impl Queue {
         self.pace(place).serve(share.estimate, others, now);
         self.note_work(now);
         Some(id)
-    }
-
-    /// The request that is next by the current estimates, if there is a slot for it. A request that
-    /// was ordered by an outdated estimate gets the current one when it comes first, and is put
-    /// where it then belongs.
-    fn next_reestimated(&mut self, now: Time) -> Option<(RequestId, KeyHash, Place)> {
-        loop {
-            let (client, place) = self.next(now)?;
-            let id = self.first_of(client)?;
-            let waiting = self.waiting.get_mut(id)?;
-            let Some((known, is_guess)) = self.routes.newer_estimate(waiting) else {
-                return Some((id, client, place));
-            };
-            waiting.is_guess = is_guess;
-            let before = core::mem::replace(&mut waiting.estimate, known);
-            self.count(client, |crowd| crowd.minus(before).plus(known));
-            self.refresh(client);
-        }
     }
 
     /// The next request to refuse, if there is one.

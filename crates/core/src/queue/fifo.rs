@@ -76,6 +76,8 @@ const _: () = assert!(size_of::<FifoNode>() <= 128, "there may be many of them")
 pub(super) struct RequestFifo {
     standing: Map<RequestId, Box<FifoNode>>,
     all: FifoEnds,
+    /// The next request of [`RequestFifo::next_in_round`]; none: the first one.
+    round: FifoLink,
 }
 
 impl RequestFifo {
@@ -91,6 +93,9 @@ impl RequestFifo {
     /// the request does not wait.
     pub fn leave(&mut self, id: RequestId, line: &mut FifoEnds) -> Option<WaitingRequest> {
         let FifoNode { waiting, all, own } = *self.standing.remove(&id)?;
+        if self.round == link_to(id) {
+            self.round = all.after;
+        }
         match all.before {
             Some(before) => self.link(Some(before), |one| one.all.after = all.after),
             None => self.all.first = all.after,
@@ -120,6 +125,13 @@ impl RequestFifo {
     pub fn first(&self) -> Option<(RequestId, &WaitingRequest)> {
         let id = self.all.first()?;
         Some((id, self.get(id)?))
+    }
+
+    /// Each waiting request in turn, in order of arrival, and after the last one the first again.
+    pub fn next_in_round(&mut self) -> Option<RequestId> {
+        let id = id_of(self.round).or(self.all.first())?;
+        self.round = self.standing.get(&id)?.all.after;
+        Some(id)
     }
 
     /// The next request of the same client.

@@ -1,17 +1,22 @@
 //! The current cost estimates of the routes that have waiting requests.
 //!
 //! A request arrives with the estimate of its route at that time. In the first seconds that is a
-//! guess, and a request may wait for long. So newer estimates are kept here, and a request gets the
-//! current one when its turn seems to have come. Only routes with waiting requests are kept, so
-//! there are never more routes than waiting requests. Requests on unknown routes have one common
-//! estimate. The estimates are learned in
-//! `meter::estimate`.
+//! guess, and a request may wait for long. So newer estimates are kept here, and waiting requests
+//! get them in `reestimates`. Only routes with waiting requests are kept, so there are never more
+//! routes than waiting requests. Requests on unknown routes have one common estimate. The estimates
+//! are learned in `meter::estimate`.
 
 use super::prehashed::Map;
 use super::share::WaitingRequest;
+use super::standing::PASS_MILLI_CPUS;
 use crate::meter::estimate::RouteHash;
-use crate::units::Cost;
+use crate::units::{Cost, Nanos};
 use hashbrown::hash_map::Entry;
+
+/// A larger difference between two estimates matters also if it is less than a quarter: in a line
+/// it is more than a second. Lower: dear requests change their places more often. Higher: those on
+/// one route are served further out of order.
+const DIFFERENCE_MAX: Cost = Cost::cpu(Nanos::from_millis(PASS_MILLI_CPUS));
 
 /// The number of waiting requests on a route, and what such a request is expected to cost, if that
 /// is known.
@@ -66,22 +71,28 @@ impl WaitingRoutes {
     }
 
     /// The estimate that replaces the one of a waiting request, and whether it is a guess: if the
-    /// two are far apart, or if the request has only a guess and the cost of the route is known by
-    /// now.
+    /// two differ by enough to matter, or if the request has only a guess and the cost of the route
+    /// is known by now.
     pub fn newer_estimate(&self, waiting: &WaitingRequest) -> Option<(Cost, bool)> {
         let known = |route| self.routes.get(&route)?.estimate;
         let own = waiting.own.and_then(|own| known(own.hash));
         let known = own.or_else(|| known(waiting.route?));
         let newer = known.or_else(|| self.unknown.filter(|_| waiting.is_guess))?;
-        let is_news = is_far(newer, waiting.estimate) || is_far(waiting.estimate, newer);
         let is_guess = known.is_none();
-        (is_news || waiting.is_guess != is_guess).then_some((newer, is_guess))
+        (differ(newer, waiting.estimate) || waiting.is_guess != is_guess)
+            .then_some((newer, is_guess))
     }
 
     /// The number of routes with waiting requests.
     pub fn len(&self) -> usize {
         self.routes.len()
     }
+}
+
+/// Whether two estimates of a waiting request differ by enough to matter.
+fn differ(one: Cost, other: Cost) -> bool {
+    let (more, less) = (one.max(other), one.min(other));
+    is_far(more, less) || more.minus(less) > DIFFERENCE_MAX
 }
 
 /// Whether `more` exceeds `less` by over a quarter. Smaller differences do not matter.

@@ -2,20 +2,11 @@
 //! of a light request, and the number of requests that a backend accepts.
 
 use super::*;
-use evenkeel_core::key::KeySeed;
-use evenkeel_core::meter::estimate::{OwnRoute, RouteHash};
+use evenkeel_core::meter::estimate::OwnRoute;
 use std::collections::VecDeque;
 
 const HEAVY: u64 = 100_000_000;
 const LIGHT: u64 = 2_000_000;
-
-fn on(path: &str, arrival: Arrival) -> Arrival {
-    Arrival { route: Some(route(path)), ..arrival }
-}
-
-fn route(path: &str) -> RouteHash {
-    RouteHash::of(&KeySeed([7; 16]), "GET", path)
-}
 
 fn credit(from: u64, cost: u64) -> Arrival {
     arrival(from, QueuePlace::Credit, cost)

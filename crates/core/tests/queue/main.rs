@@ -14,7 +14,8 @@ mod newcomers;
 mod traffic;
 mod visits;
 
-use evenkeel_core::key::KeyHash;
+use evenkeel_core::key::{KeyHash, KeySeed};
+use evenkeel_core::meter::estimate::RouteHash;
 use evenkeel_core::queue::standing::{KnownClients, Visit};
 use evenkeel_core::queue::{
     Arrival, BriefSlots, CancelOutcome, DebtFlow, Queue, QueuePlace, QueueSettings, RequestId,
@@ -54,6 +55,14 @@ fn arrival(from: u64, place: QueuePlace, cost: u64) -> Arrival {
         accepts_waiting_page,
         burns: false,
     }
+}
+
+fn on(path: &str, arrival: Arrival) -> Arrival {
+    Arrival { route: Some(route(path)), ..arrival }
+}
+
+fn route(path: &str) -> RouteHash {
+    RouteHash::of(&KeySeed([7; 16]), "GET", path)
 }
 
 const NOW: Time = Time(1_000_000_000);

@@ -109,6 +109,30 @@ fn copies_of_a_pass_share_one_place_in_line() {
     assert_eq!(order, [copies[0], other, copies[1], copies[2]]);
 }
 
+/// Two requests of strangers come while a page costs more than usual. Then it costs what it usually
+/// does, and a stranger comes for each one that is served.
+#[test]
+fn who_comes_while_pages_are_dear_does_not_wait_behind_all_that_come_later() {
+    for (dear, usual) in [(6 * PAGE, PAGE), (12 * PAGE, 10 * PAGE)] {
+        let (mut queue, mut running) = pressed();
+        let stranger = |from, cost| Arrival {
+            estimate: Cost(cost),
+            ..on("/page", page(from, Visit::Unknown, false))
+        };
+        let dear = [50, 51].map(|from| queue.handle_arrival(stranger(from, dear), at(1)));
+        queue.handle_estimate(route("/page"), Cost(usual));
+        let mut order = Vec::new();
+        for n in 0..40 {
+            let now = at(2 + n / 2);
+            queue.handle_arrival(stranger(100 + n, usual), now);
+            running = next(&mut queue, running, now).expect("a stranger");
+            order.push(running);
+        }
+        let turns = dear.map(|id| order.iter().position(|one| *one == id));
+        assert!(turns.iter().all(|turn| turn.is_some_and(|turn| turn < 12)), "{turns:?}");
+    }
+}
+
 #[test]
 fn tickets_that_are_too_old_or_of_the_future_are_worth_nothing() {
     let (mut queue, running) = pressed();

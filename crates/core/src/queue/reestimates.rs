@@ -1,0 +1,47 @@
+//! When waiting requests get the current estimates of their routes (`routes`).
+//!
+//! A request gets the current one when its turn seems to have come, as it may cost more by now. It
+//! may also cost less: then its turn would not seem to come, while later requests go first that
+//! arrived with the lower estimate. So at each arrival and dispatch one of the waiting requests
+//! gets the current one, each in turn.
+
+use super::Queue;
+use super::place::Place;
+use super::request::RequestId;
+use crate::key::KeyHash;
+use crate::units::Time;
+use core::mem;
+
+impl Queue {
+    /// The request that is next by the current estimates, if there is a slot for it.
+    pub(super) fn next_reestimated(&mut self, now: Time) -> Option<(RequestId, KeyHash, Place)> {
+        loop {
+            let (client, place) = self.next(now)?;
+            let id = self.first_of(client)?;
+            if !self.reestimate(id)? {
+                return Some((id, client, place));
+            }
+        }
+    }
+
+    /// Gives one waiting request the current estimate: each in turn.
+    pub(super) fn reestimate_in_round(&mut self) {
+        if let Some(id) = self.waiting.next_in_round() {
+            self.reestimate(id);
+        }
+    }
+
+    /// Gives a waiting request the current estimate, and the place among the others that it then
+    /// has. Returns whether the estimate has changed; `None` if the request does not wait.
+    fn reestimate(&mut self, id: RequestId) -> Option<bool> {
+        let waiting = self.waiting.get_mut(id)?;
+        let Some((known, is_guess)) = self.routes.newer_estimate(waiting) else {
+            return Some(false);
+        };
+        waiting.is_guess = is_guess;
+        let (client, before) = (waiting.client, mem::replace(&mut waiting.estimate, known));
+        self.count(client, |crowd| crowd.minus(before).plus(known));
+        self.refresh(client);
+        Some(true)
+    }
+}
