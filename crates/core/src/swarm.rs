@@ -10,7 +10,8 @@
 //!
 //! The counts are in two count-min sketches of fixed size, which fade. A returning client counts
 //! when it is served for the second, fourth, eighth time and so on, but not ever more often in a
-//! short time, so that a few busy ones do not speak for all. The caller chooses the properties.
+//! short time, and a stranger counts once in ten seconds. So a few busy clients neither speak for
+//! all nor look like a swarm. The caller chooses the properties.
 
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
@@ -35,6 +36,12 @@ const CLIENTS_HALF_LIFE: Nanos = Nanos::from_secs(3_600);
 /// speaks for many.
 const COUNTED_AT_ONCE: u64 = 4;
 const COUNTED_EACH: Nanos = Nanos::from_secs(600);
+/// A stranger counts once in this time. Shorter: a few strangers that ask often seem to be a swarm.
+/// Longer: of a swarm with few addresses less is seen.
+const STRANGER_COUNTED_EACH: Nanos = Nanos::from_secs(10);
+/// The number of strangers whose last count is remembered. With more strangers at once, some count
+/// more often.
+const STRANGERS_REMEMBERED: usize = 1_024;
 /// A group burns from this part of the strangers' cost on, in percent.
 const BURNS_FROM_PERCENT: u64 = 10;
 /// A group that burns does so down to this part.
@@ -49,7 +56,8 @@ const STILL_ABOVE: u64 = 4;
 const CLIENTS_DOUBT: u64 = 3;
 /// The number of groups among which those are sought that burn.
 const HEAVY_MAX: usize = 64;
-/// The number of requests of strangers since the pressure began, before which no group burns.
+/// The number of counted requests of strangers since the pressure began, before which no group
+/// burns.
 const STRANGERS_MIN: u64 = 50;
 /// A group has the properties that this part of its cost has, in percent. Higher: more newcomers
 /// that are like a swarm in some properties wait with it. Lower: more of the swarm does not burn.
@@ -144,8 +152,11 @@ pub struct SwarmFinder {
     burning: Vec<BurningGroup>,
     /// The id of the group that began to burn last.
     last_id: u64,
-    /// The number of requests of strangers since the pressure began.
+    /// The number of counted requests of strangers since the pressure began.
     strangers: u64,
+    /// The strangers that were counted last, each at a place of its own or that of another one, and
+    /// when they were.
+    counted: Box<[Option<(KeyHash, Time)>]>,
     evaluated: Time,
 }
 
@@ -158,6 +169,7 @@ impl Default for SwarmFinder {
             burning: Vec::new(),
             last_id: 0,
             strangers: 0,
+            counted: alloc::vec![None; STRANGERS_REMEMBERED].into_boxed_slice(),
             evaluated: Time::ZERO,
         }
     }
@@ -175,12 +187,13 @@ impl SwarmFinder {
         served.is_power_of_two() && 0 < times && times <= most
     }
 
-    /// Counts a request, and returns whether it burns. `is_returning`: it is of a returning client
-    /// (`ClientHistory::returning`). Call it for requests of strangers under pressure, and for
-    /// those of returning clients for which [`SwarmFinder::counts_client`] holds.
+    /// Counts a request of `client`, and returns whether it burns. `is_returning`: it is of a
+    /// returning client (`ClientHistory::returning`). Call it for requests of strangers under
+    /// pressure, and for those of returning clients for which [`SwarmFinder::counts_client`] holds.
     pub fn handle_request(
         &mut self,
         is_returning: bool,
+        client: KeyHash,
         properties: &Properties,
         cost: Cost,
         now: Time,
@@ -189,7 +202,22 @@ impl SwarmFinder {
             self.handle_client(properties, now);
             return false;
         }
-        self.handle_stranger(properties, cost, now)
+        if self.counts_stranger(client, now) {
+            self.handle_stranger(properties, cost, now);
+        }
+        self.burns(properties)
+    }
+
+    /// Whether a request of a stranger is to be counted.
+    fn counts_stranger(&mut self, client: KeyHash, now: Time) -> bool {
+        let place = client.bits() as usize % STRANGERS_REMEMBERED;
+        let Some(last) = self.counted.get_mut(place) else { return true };
+        let was = last.filter(|(counted, _)| *counted == client);
+        let counts = was.is_none_or(|(_, then)| now.since(then) >= STRANGER_COUNTED_EACH);
+        if counts {
+            *last = Some((client, now));
+        }
+        counts
     }
 
     fn handle_client(&mut self, properties: &Properties, now: Time) {
@@ -200,8 +228,8 @@ impl SwarmFinder {
         }
     }
 
-    /// Counts a request of a stranger while there is pressure. Returns whether it burns.
-    fn handle_stranger(&mut self, properties: &Properties, cost: Cost, now: Time) -> bool {
+    /// Counts a request of a stranger while there is pressure.
+    fn handle_stranger(&mut self, properties: &Properties, cost: Cost, now: Time) {
         self.costs.fade(now);
         self.strangers += 1;
         // In microseconds, and never nothing.
@@ -215,7 +243,6 @@ impl SwarmFinder {
             self.evaluated = now;
             self.evaluate(now);
         }
-        self.burns(properties)
     }
 
     /// There is no pressure (any longer): nothing burns.
@@ -226,6 +253,7 @@ impl SwarmFinder {
         self.burning.clear();
         self.heavy.clear();
         self.strangers = 0;
+        self.counted.fill(None);
         self.costs = Sketch::new(COST_HALF_LIFE);
     }
 

@@ -134,7 +134,8 @@ impl SwarmWatch {
         let properties = properties(request, seed);
         let mut state = self.0.lock();
         state.note_pressure(pressure);
-        let burns = state.finder.handle_request(returning.is_some(), &properties, cost, now);
+        let is_returning = returning.is_some();
+        let burns = state.finder.handle_request(is_returning, client, &properties, cost, now);
         let named = if burns { state.name(&properties, request) } else { None };
         drop(state);
         named.iter().for_each(BurningReport::log);

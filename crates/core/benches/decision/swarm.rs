@@ -27,7 +27,8 @@ pub fn measure() {
             let started = Instant::now();
             for number in round * REQUESTS..(round + 1) * REQUESTS {
                 let now = START.plus(Nanos(1_000_000_000 / per_second * number));
-                black_box(finder.handle_request(false, &stranger(number), Cost(1_000_000), now));
+                let (client, cost) = (KeyHash::from_bits(number), Cost(1_000_000));
+                black_box(finder.handle_request(false, client, &stranger(number), cost, now));
             }
             started.elapsed().as_nanos() as f64 / REQUESTS as f64
         });

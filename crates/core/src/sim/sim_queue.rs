@@ -149,9 +149,9 @@ impl SimQueue {
             Some(one) => SwarmFinder::counts_client(one.served, one.known_for),
             None => pressure.is_some(),
         };
-        let is_returning = returning.is_some();
+        let SimQueueRequest { client, ref properties, estimate, .. } = *request;
         is_counted
-            && self.swarm.handle_request(is_returning, &request.properties, request.estimate, now)
+            && self.swarm.handle_request(returning.is_some(), client, properties, estimate, now)
     }
 
     /// Uses the measured concurrency of the backend instead of the one in the settings.

@@ -3,6 +3,8 @@
 use super::*;
 
 const PAGE: Cost = Cost(30_000_000);
+/// The number of the first newcomer. Those of a swarm are below.
+const PERSON: u64 = 1_000_000;
 
 /// A property of a kind; `of` distinguishes it among those of the kind.
 fn property(kind: u64, of: u64) -> Option<KeyHash> {
@@ -31,6 +33,16 @@ fn after(clients: u64) -> SwarmFinder {
     finder
 }
 
+/// Sends a page's request of the stranger with this number. Returns whether it burns.
+fn handle_stranger(
+    finder: &mut SwarmFinder,
+    number: u64,
+    properties: &Properties,
+    now: Time,
+) -> bool {
+    finder.handle_request(false, KeyHash::from_bits(1 + number), properties, PAGE, now)
+}
+
 /// Sends 30 requests of a swarm each second, and a newcomer each second. Returns the second in
 /// which a request of the swarm first burns, if one does within a minute, and the number of
 /// newcomers that burn.
@@ -40,15 +52,12 @@ fn run(finder: &mut SwarmFinder, swarm: impl Fn(u64) -> Properties) -> (Option<u
         for request in 0..30 {
             let number = second * 30 + request;
             let now = at(1_000 * second + 33 * request);
-            if finder.handle_stranger(&swarm(number), PAGE, now) && first.is_none() {
+            if handle_stranger(finder, number, &swarm(number), now) && first.is_none() {
                 first = Some(second);
             }
         }
-        people += u64::from(finder.handle_stranger(
-            &person(1_000 + second),
-            PAGE,
-            at(1_000 * second + 999),
-        ));
+        let (number, now) = (PERSON + second, at(1_000 * second + 999));
+        people += u64::from(handle_stranger(finder, number, &person(number), now));
     }
     (first, people)
 }
@@ -122,10 +131,28 @@ fn a_group_stops_when_its_swarm_has_gone() {
     for second in 60..160 {
         for request in 0..30 {
             let number = second * 30 + request;
-            finder.handle_stranger(&person(mixed(number)), PAGE, at(1_000 * second + 33 * request));
+            let now = at(1_000 * second + 33 * request);
+            handle_stranger(&mut finder, number, &person(mixed(number)), now);
         }
     }
     assert!(!finder.burns(&swarm(1)), "{:?}", finder.burning());
+}
+
+/// Eight newcomers with a browser of their own ask for two pages a second each, and a swarm that is
+/// like all people for thirty.
+#[test]
+fn a_few_newcomers_that_ask_often_do_not_burn() {
+    let mut finder = after(200);
+    for step in 0..30 * 60 {
+        let now = at(33 * step);
+        handle_stranger(&mut finder, step, &person(mixed(step)), now);
+        let (number, mut newcomer) = (step % 8, person(step % 8));
+        newcomer[1] = property(1, 77);
+        if step % 2 == 0 {
+            let burns = handle_stranger(&mut finder, PERSON + number, &newcomer, now);
+            assert!(!burns, "{:?}", finder.burning());
+        }
+    }
 }
 
 #[test]
@@ -149,10 +176,11 @@ fn a_newcomer_that_is_like_a_swarm_in_some_properties_does_not_burn() {
         for request in 0..30 {
             let number = second * 30 + request;
             let one = properties([1_000 + number, 77, number % 3, number % 5, 8, 0, 0, 0]);
-            finder.handle_stranger(&one, PAGE, at(1_000 * second + 33 * request));
+            handle_stranger(&mut finder, number, &one, at(1_000 * second + 33 * request));
         }
         if second % 3 == 2 {
-            let burns = finder.handle_stranger(&program, PAGE, at(1_000 * second + 999));
+            let now = at(1_000 * second + 999);
+            let burns = handle_stranger(&mut finder, PERSON + second, &program, now);
             assert!(!burns, "{second}: {:?}", finder.burning());
         }
     }

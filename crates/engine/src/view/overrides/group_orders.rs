@@ -79,14 +79,14 @@ mod tests {
     /// The group of a swarm with one agent from many networks.
     fn burning(agent: u64) -> SwarmGroup {
         let mut finder = SwarmFinder::default();
-        let second = Nanos::from_secs(1).0;
+        let (second, key) = (Nanos::from_secs(1).0, KeyHash::from_bits);
         for n in 0..200 {
             let client = properties(1_000 + n, 2_000 + n % 7);
-            finder.handle_request(true, &client, Cost(1), Time(second));
+            finder.handle_request(true, key(n), &client, Cost(1), Time(second));
         }
         for n in 0..200 {
-            let stranger = properties(3_000 + n, agent);
-            finder.handle_request(false, &stranger, Cost(second), Time(second * (2 + n / 50)));
+            let (stranger, now) = (properties(3_000 + n, agent), Time(second * (2 + n / 50)));
+            finder.handle_request(false, key(1_000 + n), &stranger, Cost(second), now);
         }
         finder.burning().first().expect("a group").group
     }
