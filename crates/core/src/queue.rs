@@ -454,7 +454,6 @@ impl Queue {
             return None;
         }
         self.leave_reserved();
-        self.reestimate_in_round();
         let (id, client, place) = self.next_reestimated(now)?;
         let known = self.clients.get_mut(&client)?;
         let waiting = self.waiting.leave(id, &mut known.line)?;
@@ -475,6 +474,7 @@ impl Queue {
         self.running.insert(id, share);
         let others = self.tiers.waiting(place) > 0;
         self.pace(place).serve(share.estimate, others, now);
+        self.reestimate_in_round();
         self.note_work(now);
         Some(id)
     }
