@@ -275,9 +275,9 @@ impl Queue {
     }
 
     /// Sets the expected cost of requests on `route`, or of all on unknown routes
-    /// ([`RouteHash::UNKNOWN`]). A waiting request gets the new estimate when its turn comes, or
-    /// after as many arrivals and dispatches as there are waiting requests. A running request gets
-    /// it only if it is higher than its own by more than a quarter.
+    /// ([`RouteHash::UNKNOWN`]). A waiting request gets the new estimate when its turn comes. If
+    /// it is lower, all that wait get it, the oldest first, one with each arrival and dispatch. A
+    /// running request gets it only if it is higher than its own by more than a quarter.
     pub fn handle_estimate(&mut self, route: RouteHash, estimate: Cost) {
         self.routes.learn(route, estimate);
         if self.waiting.is_empty() {

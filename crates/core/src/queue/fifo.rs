@@ -76,7 +76,7 @@ const _: () = assert!(size_of::<FifoNode>() <= 128, "there may be many of them")
 pub(super) struct RequestFifo {
     standing: Map<RequestId, Box<FifoNode>>,
     all: FifoEnds,
-    /// The next request of [`RequestFifo::next_in_round`]; none: the first one.
+    /// The next request of the round; none if there is no round.
     round: FifoLink,
 }
 
@@ -127,9 +127,15 @@ impl RequestFifo {
         Some((id, self.get(id)?))
     }
 
-    /// Each waiting request in turn, in order of arrival, and after the last one the first again.
+    /// Begins a round: each waiting request once, in order of arrival, also those that arrive
+    /// before its end.
+    pub fn start_round(&mut self) {
+        self.round = self.all.first;
+    }
+
+    /// The next request of the round; `None` if there is no round (any longer).
     pub fn next_in_round(&mut self) -> Option<RequestId> {
-        let id = id_of(self.round).or(self.all.first())?;
+        let id = id_of(self.round)?;
         self.round = self.standing.get(&id)?.all.after;
         Some(id)
     }
@@ -187,7 +193,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the ends of all lists with plain vectors while requests join and leave.
+        /// Compares the ends of all lists with plain vectors while requests join and leave, and a
+        /// round with all that wait.
         #[test]
         fn ends_are_those_of_plain_lists(
             steps in prop::collection::vec((0..4usize, 0..40usize), 0..200)
@@ -209,12 +216,17 @@ mod tests {
                 }
                 prop_assert_eq!(lines.first().map(|(id, _)| id), plain.first().map(|one| one.1));
                 prop_assert_eq!(lines.len(), plain.len());
+                let next = lines.next_in_round();
+                prop_assert!(next.is_none_or(|id| plain.iter().any(|one| one.1 == id)));
                 for (client, line) in own.iter().enumerate() {
                     let mut of = plain.iter().filter(|one| one.0 == client).map(|one| one.1);
                     prop_assert_eq!(line.first(), of.next());
                     prop_assert_eq!(line.last(), of.next_back().or(line.first()));
                 }
             }
+            lines.start_round();
+            let round = core::iter::from_fn(|| lines.next_in_round());
+            prop_assert!(round.eq(plain.into_iter().map(|one| one.1)));
         }
     }
 }

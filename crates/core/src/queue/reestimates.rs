@@ -2,8 +2,9 @@
 //!
 //! A request gets the current one when its turn seems to have come, as it may cost more by now. It
 //! may also cost less: then its turn would not seem to come, while later requests go first that
-//! arrived with the lower estimate. So at each arrival and dispatch one of the waiting requests
-//! gets the current one, each in turn.
+//! arrived with the lower estimate. So when an estimate has fallen, all waiting requests get the
+//! current ones, the oldest first, and one at each arrival and dispatch: before a later request can
+//! go first, those that came before it have theirs.
 
 use super::Queue;
 use super::place::Place;
@@ -24,9 +25,15 @@ impl Queue {
         }
     }
 
-    /// Gives one waiting request the current estimate: each in turn.
+    /// Gives the next request of the round the current estimate. If an estimate has fallen, a new
+    /// round begins after the present one.
     pub(super) fn reestimate_in_round(&mut self) {
-        if let Some(id) = self.waiting.next_in_round() {
+        let mut next = self.waiting.next_in_round();
+        if next.is_none() && self.routes.take_fall() {
+            self.waiting.start_round();
+            next = self.waiting.next_in_round();
+        }
+        if let Some(id) = next {
             self.reestimate(id);
         }
     }

@@ -11,6 +11,7 @@ use super::share::WaitingRequest;
 use super::standing::PASS_MILLI_CPUS;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos};
+use core::mem;
 use hashbrown::hash_map::Entry;
 
 /// A larger difference between two estimates matters also if it is less than a quarter: in a line
@@ -18,20 +19,46 @@ use hashbrown::hash_map::Entry;
 /// one route are served further out of order.
 const DIFFERENCE_MAX: Cost = Cost::cpu(Nanos::from_millis(PASS_MILLI_CPUS));
 
-/// The number of waiting requests on a route, and what such a request is expected to cost, if that
-/// is known.
+/// What a request is expected to cost.
+#[derive(Clone, Copy, Debug)]
+struct CurrentEstimate {
+    /// `None` if it is unknown.
+    cost: Option<Cost>,
+    /// The highest estimate that a waiting request may have.
+    highest: Cost,
+}
+
+impl Default for CurrentEstimate {
+    /// It is unknown.
+    fn default() -> CurrentEstimate {
+        CurrentEstimate { cost: None, highest: Cost(u64::MAX) }
+    }
+}
+
+impl CurrentEstimate {
+    /// Returns whether it has fallen so far that waiting requests may belong further ahead.
+    fn learn(&mut self, cost: Cost) -> bool {
+        let has_fallen = cost < self.highest && differ(cost, self.highest);
+        self.highest = if has_fallen { cost } else { self.highest.max(cost) };
+        self.cost = Some(cost);
+        has_fallen
+    }
+}
+
+/// The number of waiting requests on a route, and what such a request is expected to cost.
 #[derive(Clone, Copy, Debug, Default)]
 struct WaitingRoute {
     waiting: usize,
-    estimate: Option<Cost>,
+    estimate: CurrentEstimate,
 }
 
 /// The routes of all waiting requests, and these routes as the clients use them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitingRoutes {
     routes: Map<RouteHash, WaitingRoute>,
-    /// The expected cost of requests on unknown routes.
-    unknown: Option<Cost>,
+    /// What requests on unknown routes are expected to cost.
+    unknown: CurrentEstimate,
+    has_fallen: bool,
 }
 
 impl WaitingRoutes {
@@ -46,8 +73,11 @@ impl WaitingRoutes {
     fn enter(&mut self, route: Option<RouteHash>, estimate: Option<Cost>) {
         let Some(route) = route else { return };
         let entry = self.routes.entry(route).or_default();
+        if entry.waiting == 0 {
+            entry.estimate.highest = estimate.unwrap_or(entry.estimate.highest);
+        }
         entry.waiting += 1;
-        entry.estimate = entry.estimate.or(estimate);
+        entry.estimate.cost = entry.estimate.cost.or(estimate);
     }
 
     /// Notes that a request no longer waits. A route is forgotten with its last request.
@@ -63,21 +93,26 @@ impl WaitingRoutes {
 
     /// Sets the expected cost of requests on `route`, if one waits, or of those on unknown routes.
     pub fn learn(&mut self, route: RouteHash, estimate: Cost) {
-        if route == RouteHash::UNKNOWN {
-            self.unknown = Some(estimate);
-        } else if let Some(found) = self.routes.get_mut(&route) {
-            found.estimate = Some(estimate);
-        }
+        let current = match route {
+            RouteHash::UNKNOWN => Some(&mut self.unknown),
+            _ => self.routes.get_mut(&route).map(|found| &mut found.estimate),
+        };
+        self.has_fallen |= current.is_some_and(|current| current.learn(estimate));
+    }
+
+    /// Whether an estimate has fallen since this was last called.
+    pub fn take_fall(&mut self) -> bool {
+        mem::take(&mut self.has_fallen)
     }
 
     /// The estimate that replaces the one of a waiting request, and whether it is a guess: if the
     /// two differ by enough to matter, or if the request has only a guess and the cost of the route
     /// is known by now.
     pub fn newer_estimate(&self, waiting: &WaitingRequest) -> Option<(Cost, bool)> {
-        let known = |route| self.routes.get(&route)?.estimate;
+        let known = |route| self.routes.get(&route)?.estimate.cost;
         let own = waiting.own.and_then(|own| known(own.hash));
         let known = own.or_else(|| known(waiting.route?));
-        let newer = known.or_else(|| self.unknown.filter(|_| waiting.is_guess))?;
+        let newer = known.or_else(|| self.unknown.cost.filter(|_| waiting.is_guess))?;
         let is_guess = known.is_none();
         (differ(newer, waiting.estimate) || waiting.is_guess != is_guess)
             .then_some((newer, is_guess))

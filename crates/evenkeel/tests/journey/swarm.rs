@@ -206,8 +206,8 @@ fn programs_reach_everything_while_there_is_a_swarm() {
     let back = ["--cookie-jar", &jar, "--retry", "30"];
     let served = programs.curl("192.0.2.3", PAGE, &[browser, back].concat());
     assert_eq!(served, "burnt 200 ms\n");
-    // A browser for terminals, which keeps cookies and comes back when its user reloads the page. Of
-    // fifteen at once, not all can get their turn within two seconds.
+    // A browser for terminals, which keeps cookies and comes back when its user reloads the page.
+    // Of fifteen at once, not all can get their turn within two seconds.
     let waits = |user: &usize| {
         let shown = programs.w3m(*user);
         assert!(shown.starts_with("Please wait") || shown == "burnt 200 ms\n", "{shown}");
