@@ -154,8 +154,7 @@ pub struct SwarmFinder {
     last_id: u64,
     /// The number of counted requests of strangers since the pressure began.
     strangers: u64,
-    /// The strangers that were counted last, each at a place of its own or that of another one, and
-    /// when they were.
+    /// For each place the stranger that was counted last, and when. The place follows from the key.
     counted: Box<[Option<(KeyHash, Time)>]>,
     evaluated: Time,
 }

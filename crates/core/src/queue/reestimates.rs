@@ -1,10 +1,11 @@
 //! When waiting requests get the current estimates of their routes (`routes`).
 //!
-//! A request gets the current one when its turn seems to have come, as it may cost more by now. It
-//! may also cost less: then its turn would not seem to come, while later requests go first that
-//! arrived with the lower estimate. So when an estimate has fallen, all waiting requests get the
-//! current ones, the oldest first, and one at each arrival and dispatch: before a later request can
-//! go first, those that came before it have theirs.
+//! A request gets the current estimate when its turn seems to have come, because it may cost more
+//! by now. If it costs less by now, its turn does not seem to come: later requests, which arrived
+//! with the lower estimate, go first. So when an estimate has fallen, a round begins, in which
+//! each waiting request gets the current estimate, the oldest first. Each arrival and each
+//! dispatch takes the round one request further, so it is never behind the requests that are
+//! dispatched.
 
 use super::Queue;
 use super::place::Place;
