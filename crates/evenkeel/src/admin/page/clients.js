@@ -25,7 +25,7 @@ const name_of = (limit) => `${limit.door} ${limit.name}`;
 export class Clients {
   constructor(opened, changed, wanted) {
     Object.assign(this, { opened, changed, wanted });
-    this.menu = new Menu((what, row) => this.act(what, row));
+    this.menu = new Menu((what, row, said) => this.act(what, row, said));
     this.rows = new Map();
     this.order = "cpu_per_second";
     this.turned = false;
@@ -130,19 +130,20 @@ export class Clients {
     return this.turned ? rows.reverse() : rows;
   }
 
-  // Carries out what was chosen in the menu of a row.
-  async act(what, row) {
+  // Carries out what was chosen in the menu of a row, which has the override `said` if any. The
+  // data of the second may no longer have it.
+  async act(what, row, said) {
     const { limit } = this;
     const done = document.getElementById("acted");
     try {
       if (what === "open") return this.opened(limit, row);
       if (what === "undo") {
-        this.changed(await order({ do: "undo", override_id: this.overridden(row).override_id }, this.wanted));
+        this.changed(await order({ do: "undo", override_id: said.override_id }, this.wanted));
         put(done, `The override of ${row.key} is undone.`);
       } else {
-        const [all, said] = await act_on(what, limit, row, this.wanted);
+        const [all, told] = await act_on(what, limit, row, this.wanted);
         this.changed(all);
-        put(done, said);
+        put(done, told);
       }
       done.classList.remove("bad");
     } catch (why) {
@@ -237,7 +238,7 @@ class Menu {
       const item = target.closest("button");
       if (!item) return;
       this.at.hidePopover();
-      chosen(item.dataset.do, this.row);
+      chosen(item.dataset.do, this.row, this.said);
     });
     this.at.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -250,11 +251,11 @@ class Menu {
     this.at.addEventListener("toggle", ({ newState }) => {
       if (newState === "closed") this.button?.setAttribute("aria-expanded", "false");
     });
-    // It would no longer be where its row is. An event may be of a scroll before the menu was open.
-    addEventListener("scroll", () => {
-      if (!this.at.matches(":popover-open")) return;
-      if (Math.abs(this.button.getBoundingClientRect().bottom - this.bottom) > 4) this.at.hidePopover();
-    }, { passive: true });
+    // After a scroll it would no longer be beside its row. The browser also scrolls by itself, to
+    // keep the rows in their place when something above them goes: no reason to close the menu.
+    for (const scroll of ["wheel", "touchmove"]) {
+      addEventListener(scroll, () => this.at.matches(":popover-open") && this.at.hidePopover(), { passive: true });
+    }
   }
 
   items() {
@@ -262,7 +263,7 @@ class Menu {
   }
 
   show(button, row, limit, said) {
-    Object.assign(this, { button, row });
+    Object.assign(this, { button, row, said });
     for (const item of this.at.querySelectorAll("button")) {
       const what = item.dataset.do;
       item.title = unavailable(what, limit);
@@ -272,7 +273,6 @@ class Menu {
     this.at.showPopover();
     button.setAttribute("aria-expanded", "true");
     const [place, own] = [button, this.at].map((at) => at.getBoundingClientRect());
-    this.bottom = place.bottom;
     const below = place.bottom + own.height + 8 < innerHeight;
     this.at.style.left = `${Math.max(8, place.right - own.width)}px`;
     this.at.style.top = `${below ? place.bottom + 4 : Math.max(8, place.top - own.height - 4)}px`;
