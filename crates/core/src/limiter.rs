@@ -214,10 +214,13 @@ impl Limiter {
         self.keys_of(&RequestReading::new(request))
     }
 
-    /// The keys that a request is counted under, of which parts may have been read.
+    /// The keys that a request is counted under, of which parts may have been read. Their buckets
+    /// are loaded from memory while the caller does other work before `ask`.
     #[must_use]
     pub fn keys_of<R: RequestAttributes>(&self, seen: &RequestReading<'_, R>) -> LimitKeys {
-        classify::keys(&self.limits, &self.seed, seen)
+        let keys = classify::keys(&self.limits, &self.seed, seen);
+        keys.as_slice().iter().for_each(|key| self.prefetch(*key));
+        keys
     }
 
     /// Decides, and charges hits and `estimate` if the request may run. A request that must wait is
@@ -345,8 +348,7 @@ impl Limiter {
     /// Adds the state of the limits to `standing`, as far as it is visible without taking a set.
     /// Returns whether that is all of it. It is enough to refuse a client over a limit, so an
     /// attack on one bucket writes nothing and waits for no lock; and it is enough to admit a
-    /// request that is not charged yet. All keys are touched first, so that the processor loads
-    /// them from memory in parallel.
+    /// request that is not charged yet.
     #[inline]
     fn peek_standing(
         &self,
@@ -355,9 +357,6 @@ impl Limiter {
         now: Time,
         standing: &mut LongestWaits,
     ) -> bool {
-        for key in keys {
-            self.tables[usize::from(key.limit)].touch(key.hash);
-        }
         let mut all_seen = true;
         for (place, key) in keys.iter().enumerate().filter(|(_, key)| self.restrains(key)) {
             if self.weigh_report(standing, key, words.get(place)) {

@@ -51,7 +51,7 @@ const _: () = {
 ///     table.take(key).change(|state| state[0] += 1, worth);
 /// }
 /// assert_eq!(table.peek(key), Some(3));
-/// assert_eq!(table.peek(KeyHash::from_bits(8)), None);
+/// assert_eq!(table.take(KeyHash::from_bits(8)).get(0), 0);
 /// ```
 pub struct BucketTable {
     words: ZeroedWords,
@@ -90,19 +90,21 @@ impl BucketTable {
         BucketTable { words, shape, sets, keys_max, counts }
     }
 
-    /// Reads the cache lines of a key's set and discards the values. If several tables are touched
-    /// before the first set is taken, the processor loads all of them from memory in parallel.
-    pub fn touch(&self, hash: KeyHash) {
+    /// Makes the processor load the cache lines of a key's set from memory, and does not wait for
+    /// them. So those of several tables are loaded in parallel, and beside other work.
+    pub fn prefetch(&self, hash: KeyHash) {
         let set = self.set_of(hash);
         if self.is_exact() {
-            set.touch(small_table::home(&set, hash));
+            set.prefetch(small_table::home(&set, hash));
         }
-        set.touch(0);
-        set.touch(self.shape.ways - 1);
+        set.prefetch(0);
+        set.prefetch(self.shape.ways - 1);
     }
 
-    /// The state of a key's bucket, read without taking its set. `None` if the key is absent, if it
-    /// is being moved at this moment, or if the state has more than one word.
+    /// The state of a key's bucket, zero if the key is absent, read without taking its set. `None`
+    /// if only a taken set can tell: while the slot is being given to another key, if the state has
+    /// more than one word, and for an absent key in a small table, whose buckets move to other
+    /// slots.
     ///
     /// The result was true at some moment during the call, with one accepted exception: if, between
     /// two neighbouring loads, the slot is given to another key and then back to this one, the
@@ -114,8 +116,10 @@ impl BucketTable {
             return None;
         }
         let set = self.set_of(hash);
-        let slot = self.find(&set, hash)?;
-        set.peek(slot, hash)
+        match self.find(&set, hash) {
+            Some(slot) => set.peek(slot, hash),
+            None => (!self.is_exact()).then_some(0),
+        }
     }
 
     /// Takes the writer bit of the key's set, spinning until it is free, and finds the key.

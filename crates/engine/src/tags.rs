@@ -297,10 +297,7 @@ impl TagBatch<'_> {
         let mut all = [None; TAG_GROUP_MAX];
         for (found, tag) in all.iter_mut().zip(tags) {
             *found = tag.and_then(|tag| self.rules().find(tag));
-        }
-        // Not in the loop that hashes: the processor looks only some hundred steps ahead.
-        for found in all.iter().flatten() {
-            self.books.rules.limiter.touch(found.key);
+            found.iter().for_each(|found| self.books.rules.limiter.prefetch(found.key));
         }
         for (found, tag) in all.iter().zip(tags) {
             let (Some(found), Some(tag)) = (*found, tag) else {

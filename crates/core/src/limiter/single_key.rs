@@ -16,8 +16,8 @@ impl Limiter {
     }
 
     /// Makes the processor load the bucket of a key from memory, for a `hit` that follows soon.
-    pub fn touch(&self, key: LimitKey) {
-        self.tables[usize::from(key.limit)].touch(key.hash);
+    pub fn prefetch(&self, key: LimitKey) {
+        self.tables[usize::from(key.limit)].prefetch(key.hash);
     }
 
     /// Like `hit`, with other parameters than those of the key's limit; the table stores one word a

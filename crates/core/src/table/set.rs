@@ -10,7 +10,6 @@
 use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
 use crate::key::KeyHash;
 use alloc::vec::Vec;
-use core::hint::black_box;
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{
@@ -112,9 +111,12 @@ impl<'a> Set<'a> {
         self.words.as_chunks::<2>().0.iter().position(|[word, _]| owned(word))
     }
 
-    /// Loads the cache line of a slot's hash.
-    pub(super) fn touch(&self, slot: usize) {
-        black_box(self.word(self.shape.hash(slot)).load(Relaxed));
+    /// Makes the processor load the cache line of a slot's hash, without waiting for it.
+    pub(super) fn prefetch(&self, slot: usize) {
+        #[cfg(not(target_os = "none"))]
+        prefetch_index::prefetch_index(self.words, self.shape.hash(slot));
+        #[cfg(target_os = "none")]
+        let _ = slot;
     }
 
     /// The one word of a slot's state if the slot belongs to `hash`, read without the writer bit.

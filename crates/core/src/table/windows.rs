@@ -14,6 +14,7 @@ use crate::table::{BucketTable, HeldSets};
 use crate::units::Time;
 use alloc::vec::Vec;
 pub use calendar::{CounterWindow, WindowLength};
+use core::iter;
 pub use state::WindowAlgorithm;
 use state::worth;
 
@@ -217,8 +218,10 @@ impl WindowCounters {
     fn count_many(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: WindowPolicy, now: Time) {
         sets.clear();
         for (own, previous) in hits.iter().map(Hit::keys) {
-            sets.push(self.table.set_index(own));
-            sets.extend(previous.map(|key| self.table.set_index(key)));
+            for key in iter::once(own).chain(previous) {
+                self.table.prefetch(key);
+                sets.push(self.table.set_index(key));
+            }
         }
         sets.sort_unstable();
         sets.dedup();

@@ -45,11 +45,11 @@ impl Stage {
         assert!(engine.held().restore(index, &was, hash, &[full_at.0], now.minus(Nanos(1))));
     }
 
-    /// The number of seconds until the key is full.
+    /// The number of seconds until the key is full; `None` if it is absent.
     fn full_after(&self, index: usize, hash: u64) -> Option<f64> {
         let state =
-            self.accounts.engines[0].1.held().tables()[index].peek(KeyHash::from_bits(hash));
-        state.map(|state| Time(state).since(self.clock.now()).as_secs_f64())
+            self.accounts.engines[0].1.held().tables()[index].take(KeyHash::from_bits(hash)).get(0);
+        (state > 0).then(|| Time(state).since(self.clock.now()).as_secs_f64())
     }
 
     fn scribe(&self, path: &Path) -> SnapshotScribe {
