@@ -90,8 +90,8 @@ impl BucketTable {
         BucketTable { words, shape, sets, keys_max, counts }
     }
 
-    /// Makes the processor load the cache lines of a key's set from memory, and does not wait for
-    /// them. So those of several tables are loaded in parallel, and beside other work.
+    /// Makes the processor load the cache lines of a key's set from memory, without waiting for
+    /// them. So the lines of several tables are loaded in parallel, during other work.
     pub fn prefetch(&self, hash: KeyHash) {
         let set = self.set_of(hash);
         if self.is_exact() {
