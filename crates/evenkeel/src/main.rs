@@ -1,4 +1,4 @@
-//! The binary: sets the allocator and calls the library.
+//! The binary: sets the allocator and how memory is copied, and calls the library.
 //!
 //! All features are in the library, where tests can use them. Read `cli` next.
 
@@ -7,6 +7,12 @@
 /// would use another allocator.
 #[used]
 static ALLOCATOR: unsafe extern "C" fn(usize) -> *mut std::ffi::c_void = libmimalloc_sys::mi_malloc;
+
+/// Links a `memcpy` and a `memmove` that take the place of those of musl.
+#[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+#[used]
+static COPY: [unsafe extern "C" fn(*mut u8, *const u8, usize) -> *mut u8; 2] =
+    [evenkeel_memcpy::memcpy, evenkeel_memcpy::memmove];
 
 fn main() -> std::process::ExitCode {
     evenkeel::cli::main()

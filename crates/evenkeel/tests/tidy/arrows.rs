@@ -34,7 +34,7 @@ const CORE: [(&str, &[&str]); 17] = [
 /// The crates in layers: each may depend only on crates of the layers above it in this list, so
 /// doors do not know each other, and `client` brings none of the program.
 const LAYERS: [&[&str]; 9] = [
-    &["core", "client", "usage"],
+    &["core", "client", "memcpy", "usage"],
     &["config", "fair-queue", "runtime"],
     &["telemetry"],
     &["tls", "identity", "serve"],
