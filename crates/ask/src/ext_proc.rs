@@ -42,7 +42,8 @@ use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::metrics::{BAD_REQUESTS, REQUESTS};
 use evenkeel_telemetry::registry::Counter;
 use exchange::Exchange;
-use hyper::{Request, Response};
+use hyper::Response;
+use hyper::http::request;
 use prost::Message;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -303,20 +304,21 @@ impl GrpcService for ExtProcService {
 
     async fn answer(
         &self,
-        request: Request<CallBody>,
+        head: &request::Parts,
+        body: CallBody,
         thread: &Rc<ExchangeThread>,
         peer: Option<IpAddr>,
     ) -> Response<GrpcBody> {
         let peer = peer.map_or(Ipv4Addr::LOCALHOST.into(), |peer| peer.to_canonical());
-        match request.uri().path() {
+        match head.uri.path() {
             PROCESS if self.door == EnvoyDoor::Process => {
                 self.requests.increment(1);
-                grpc_body::response(self.process(request.into_body(), thread, peer))
+                grpc_body::response(self.process(body, thread, peer))
             }
             CHECK if self.door == EnvoyDoor::Check => {
                 self.requests.increment(1);
                 // In a box, because each call copies what it may have to keep.
-                let answer = Box::pin(self.check(request.into_body(), thread, peer)).await;
+                let answer = Box::pin(self.check(body, thread, peer)).await;
                 answer.map_or_else(|status| grpc_body::failed(&status), grpc_body::response)
             }
             _ => grpc_body::failed(&grpc_body::no_method()),
@@ -332,11 +334,11 @@ impl ExtProcService {
 
     async fn check(
         &self,
-        body: CallBody,
+        mut body: CallBody,
         thread: &ExchangeThread,
         peer: IpAddr,
     ) -> Result<GrpcBody, Status> {
-        let request = read_message(body, &self.parts.pieces).await.and_then(|message| {
+        let request = read_message(&mut body, &self.parts.pieces).await.and_then(|message| {
             CheckRequest::decode(message).map_err(|fault| {
                 Status::invalid_argument(format!("not a question of Envoy: {fault}"))
             })

@@ -40,6 +40,7 @@ use evenkeel_serve::handover::successor::{self, ProcessOrigin, Successor};
 use evenkeel_serve::watchdog::Watchdog;
 use evenkeel_store::snapshot;
 use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::config_loads::ConfigLoads;
 use evenkeel_telemetry::log;
 use evenkeel_telemetry::otlp::trace::Tracer;
 use std::io;
@@ -343,7 +344,8 @@ impl RunningProcess {
                  current one stays in force"
             );
             let fault = "adding or removing a listener requires a restart";
-            self.watch.reloads.refuse(fault, 1, self.clock.now());
+            let meanwhile = ConfigLoads::PREVIOUS_IN_FORCE;
+            self.watch.reloads.refuse(fault, 1, meanwhile, self.clock.now());
             return;
         }
         let mut found = evenkeel_identity::refusal_pages::start_problems(&config.settings);
@@ -406,7 +408,8 @@ impl RunningProcess {
         let count = faults.faults.len();
         let text = faults.to_string();
         let first = text.lines().next().unwrap_or_default();
-        self.watch.reloads.refuse(first, count, self.clock.now());
+        let meanwhile = ConfigLoads::PREVIOUS_IN_FORCE;
+        self.watch.reloads.refuse(first, count, meanwhile, self.clock.now());
         tracing::error!(faults = count, "configuration refused; the current one stays in force");
         text.lines().for_each(|fault| tracing::error!("{fault}"));
     }

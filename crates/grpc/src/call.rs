@@ -10,7 +10,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::Response;
 use http_body::{Body, Frame};
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tonic::Status;
 
@@ -71,9 +71,8 @@ impl Body for CallBody {
 /// Sends the response that `answer` gives. Ends early if the peer resets the call or disconnects.
 pub(crate) async fn respond(
     mut respond: SendResponse<Bytes>,
-    answer: impl Future<Output = Response<GrpcBody>>,
+    mut answer: Pin<&mut impl Future<Output = Response<GrpcBody>>>,
 ) -> Result<(), h2::Error> {
-    let mut answer = pin!(answer);
     let answered = poll_fn(|cx| match answer.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => respond.poll_reset(cx).map(|_| None),
@@ -140,6 +139,7 @@ mod tests {
     use futures_util::{FutureExt, StreamExt, stream};
     use http::Request;
     use http_body_util::StreamBody;
+    use std::pin::pin;
 
     /// The window of the peer, in bytes.
     const WINDOW: u32 = 10;
@@ -162,7 +162,7 @@ mod tests {
             let (_, to) = connection.accept().await.expect("a call").expect("a call");
             let last = waits.map(|_| end());
             let body = StreamBody::new(stream::iter(frames).chain(stream::once(last)));
-            let answer = std::future::ready(response(GrpcBody::stream(body)));
+            let answer = pin!(std::future::ready(response(GrpcBody::stream(body))));
             tokio::join!(respond(to, answer), poll_fn(|cx| connection.poll_closed(cx))).0
         };
         let ask = async {

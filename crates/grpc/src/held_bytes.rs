@@ -62,8 +62,10 @@ impl MessageTime {
     ///
     /// # Errors
     /// The message has taken too long.
-    pub async fn wait<T>(&mut self, part: impl Future<Output = T>) -> Result<T, Status> {
-        let mut part = pin!(part);
+    pub async fn wait<T>(
+        &mut self,
+        mut part: Pin<&mut impl Future<Output = T>>,
+    ) -> Result<T, Status> {
         poll_fn(|cx| {
             if let Poll::Ready(part) = part.as_mut().poll(cx) {
                 return Poll::Ready(Ok(part));
@@ -155,9 +157,9 @@ impl HeldBytes {
 ///
 /// # Errors
 /// The body breaks off, is not exactly one message, or takes too long.
-pub async fn read_message(mut body: CallBody, budget: &ByteBudget) -> Result<Bytes, Status> {
+pub async fn read_message(body: &mut CallBody, budget: &ByteBudget) -> Result<Bytes, Status> {
     let (mut frames, mut held) = (FrameReader::new(MESSAGE_BYTES_MAX), HeldBytes::new(budget));
-    let whole = async {
+    let whole = pin!(async {
         while let Some(more) = body.piece().await {
             frames.push(more?);
             match frames.length()? {
@@ -170,7 +172,7 @@ pub async fn read_message(mut body: CallBody, budget: &ByteBudget) -> Result<Byt
             }
         }
         frames.take_only().map_err(Status::from)
-    };
+    });
     MessageTime::default().wait(whole).await?
 }
 
@@ -214,13 +216,14 @@ mod tests {
         let (mut time, part) = (MessageTime::default(), MESSAGE_TIMEOUT / 4);
         let pass = |length| tokio::time::timeout(length, std::future::pending::<()>());
         for _ in 0..3 {
-            assert!(time.wait(pass(part)).await.is_ok(), "there is time");
+            assert!(time.wait(pin!(pass(part))).await.is_ok(), "there is time");
         }
         // A wait that is given up counts.
-        let given_up = tokio::time::timeout(part / 2, time.wait(pass(part)));
+        let waited = pin!(pass(part));
+        let given_up = tokio::time::timeout(part / 2, time.wait(waited));
         assert!(given_up.await.is_err(), "given up");
-        assert!(time.wait(pass(part)).await.is_err(), "late");
+        assert!(time.wait(pin!(pass(part))).await.is_err(), "late");
         time.clear();
-        assert!(time.wait(pass(part)).await.is_ok(), "another message");
+        assert!(time.wait(pin!(pass(part))).await.is_ok(), "another message");
     }
 }

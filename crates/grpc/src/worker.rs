@@ -16,12 +16,13 @@ use evenkeel_telemetry::counts::ConnectionCounts;
 use evenkeel_telemetry::registry::Counter;
 use h2::server::{self, Connection, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
-use http::{Request, Response};
+use http::{Request, Response, request};
 use rustls::ServerConfig;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -62,7 +63,8 @@ pub trait GrpcService: 'static {
     /// socket. A failed call gives a response too, with its gRPC status in the headers.
     fn answer(
         &self,
-        request: Request<CallBody>,
+        head: &request::Parts,
+        body: CallBody,
         state: &Self::ThreadState,
         peer: Option<IpAddr>,
     ) -> impl Future<Output = Response<GrpcBody>>;
@@ -321,9 +323,11 @@ impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
         cx: &mut Context<'_>,
     ) {
         let (worker, peer) = (Rc::clone(&self.worker), self.peer);
+        let (head, stream) = request.into_parts();
+        // The future is copied to the heap, so it has each part of the call only once.
         let mut call = Box::pin(async move {
-            let request = request.map(CallBody::new);
-            let answer = worker.shared.service.answer(request, &worker.state, peer);
+            let body = CallBody::new(stream);
+            let answer = pin!(worker.shared.service.answer(&head, body, &worker.state, peer));
             // An error ends the call and concerns only its caller.
             let _ = call::respond(respond, answer).await;
         });
@@ -382,7 +386,6 @@ pub async fn accept_tls<T: AsyncRead + AsyncWrite + Unpin>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::pin::pin;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -20,7 +20,7 @@ use evenkeel_grpc::worker::GrpcService;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
 use health::ServingState;
-use http::{Request, Response};
+use http::{Request, Response, request};
 use quota_stream::QuotaStream;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -69,11 +69,50 @@ impl GrpcService for GrpcServices {
 
     async fn answer(
         &self,
-        request: Request<CallBody>,
-        state: &WorkerBuffers,
+        head: &request::Parts,
+        mut body: CallBody,
+        room: &WorkerBuffers,
         _: Option<IpAddr>,
     ) -> Response<GrpcBody> {
-        self.answer_call(request, state).await
+        let path = head.uri.path();
+        if let Some((method, package)) = DECISION_METHODS.iter().find(|(method, _)| *method == path)
+        {
+            let traced = self.tracer.as_ref().and_then(|tracer| {
+                Traced::begin(tracer, &head.headers, &method[1..], self.decider.now())
+            });
+            let took = self.decider.events.response_time.as_ref();
+            let took = took.map(|took| (took, self.decider.steady_now()));
+            let outcome = self.should_rate_limit(&mut body, *package, room, traced.as_ref()).await;
+            if let Some((took, began)) = took {
+                took.record(self.decider.steady_now().since(began).0);
+            }
+            if let Some(traced) = traced {
+                let ended = outcome.as_ref().err();
+                let ended = ended
+                    .map_or((0, ""), |status| (i64::from(status.code() as i32), status.message()));
+                traced.end_grpc(&method[1..], ended, self.decider.now());
+            }
+            return match outcome {
+                Ok(answer) => response(GrpcBody::Message(answer::encode(answer))),
+                Err(failure) => failed(&failure),
+            };
+        }
+        if path == QUOTA_METHOD {
+            return self.stream_quotas(body);
+        }
+        if let Some(method) = path.strip_prefix("/grpc.health.v1.Health/") {
+            let answer = self.health(method, &mut body).await;
+            return answer.unwrap_or_else(|failure| failed(&failure));
+        }
+        let other = match path.split('/').nth(1) {
+            Some("grpc.reflection.v1.ServerReflection") => &self.reflection[0],
+            Some("grpc.reflection.v1alpha.ServerReflection") => &self.reflection[1],
+            _ => return failed(&body::no_method()),
+        };
+        match other(Request::from_parts(head.clone(), body)).await {
+            Ok(response) => response.map(GrpcBody::stream),
+            Err(never) => match never {},
+        }
     }
 }
 
@@ -102,61 +141,14 @@ impl GrpcServices {
         })
     }
 
-    async fn answer_call(
-        &self,
-        request: Request<CallBody>,
-        room: &WorkerBuffers,
-    ) -> Response<GrpcBody> {
-        let path = request.uri().path();
-        if let Some((method, package)) = DECISION_METHODS.iter().find(|(method, _)| *method == path)
-        {
-            let traced = self.tracer.as_ref().and_then(|tracer| {
-                Traced::begin(tracer, request.headers(), &method[1..], self.decider.now())
-            });
-            let took = self.decider.events.response_time.as_ref();
-            let took = took.map(|took| (took, self.decider.steady_now()));
-            let outcome = self.should_rate_limit(request, *package, room, traced.as_ref()).await;
-            if let Some((took, began)) = took {
-                took.record(self.decider.steady_now().since(began).0);
-            }
-            if let Some(traced) = traced {
-                let ended = outcome.as_ref().err();
-                let ended = ended
-                    .map_or((0, ""), |status| (i64::from(status.code() as i32), status.message()));
-                traced.end_grpc(&method[1..], ended, self.decider.now());
-            }
-            return match outcome {
-                Ok(answer) => response(GrpcBody::Message(answer::encode(answer))),
-                Err(failure) => failed(&failure),
-            };
-        }
-        if path == QUOTA_METHOD {
-            return self.stream_quotas(request.into_body());
-        }
-        if let Some(method) = path.strip_prefix("/grpc.health.v1.Health/") {
-            let method = method.to_owned();
-            let answer = self.health(&method, request.into_body()).await;
-            return answer.unwrap_or_else(|failure| failed(&failure));
-        }
-        let other = match path.split('/').nth(1) {
-            Some("grpc.reflection.v1.ServerReflection") => &self.reflection[0],
-            Some("grpc.reflection.v1alpha.ServerReflection") => &self.reflection[1],
-            _ => return failed(&body::no_method()),
-        };
-        match other(request).await {
-            Ok(response) => response.map(GrpcBody::stream),
-            Err(never) => match never {},
-        }
-    }
-
     async fn should_rate_limit(
         &self,
-        request: Request<CallBody>,
+        body: &mut CallBody,
         package: ProtoPackage,
         room: &WorkerBuffers,
         traced: Option<&Traced<'_>>,
     ) -> Result<Answer, Status> {
-        let message = read_message(request.into_body(), &self.pieces).await?;
+        let message = read_message(body, &self.pieces).await?;
         let request = RequestView::decode(&message).map_err(|fault| {
             Status::invalid_argument(format!("not a rate limit request: {fault}"))
         })?;
@@ -174,7 +166,11 @@ impl GrpcServices {
         })
     }
 
-    async fn health(&self, method: &str, body: CallBody) -> Result<Response<GrpcBody>, Status> {
+    async fn health(
+        &self,
+        method: &str,
+        body: &mut CallBody,
+    ) -> Result<Response<GrpcBody>, Status> {
         let state = || *self.health.borrow();
         if !["Check", "List", "Watch"].contains(&method) {
             return Err(body::no_method());

@@ -13,6 +13,7 @@ use evenkeel_config::fault::{ConfigFault, ConfigFaults, TextPlace};
 use evenkeel_config::settings::RatelimitSettings;
 use evenkeel_config::source::folder::{FolderFile, WatchedFolder};
 use evenkeel_config::tree::YamlNode;
+use evenkeel_telemetry::config_loads::ConfigLoads;
 use std::io;
 use std::sync::Arc;
 
@@ -61,40 +62,44 @@ impl RuleLoader {
                 return;
             }
             tracing::warn!(
-                target: "evenkeel::ratelimit", "there are no rules: all requests are allowed"
+                target: "evenkeel::ratelimit",
+                "no path of rules is set: all requests are allowed; set `ratelimit.rules`, or \
+                 RUNTIME_ROOT and RUNTIME_SUBDIRECTORY"
             );
         }
         let files = self.folder.as_mut().map_or(Ok(Vec::new()), WatchedFolder::read);
         self.take(files);
-        if let Some(path) = self.missing() {
-            tracing::warn!(
-                target: "evenkeel::ratelimit", path,
-                "the path of the rules does not exist; all requests are allowed until it does"
-            );
-        }
+        self.is_missing();
     }
 
     /// Reads the rule files on request. If the path no longer exists, the rules in force stay.
     pub fn reload(&mut self) {
-        if let Some(path) = self.missing() {
+        if !self.is_missing() {
+            self.load();
+        }
+    }
+
+    /// Whether the path of the rules does not exist. That is logged, and counts as a refusal.
+    fn is_missing(&self) -> bool {
+        let path = self.folder.as_ref().map(WatchedFolder::path);
+        let Some(path) = path.filter(|path| !path.exists()) else { return false };
+        let path = path.display().to_string();
+        let rules = self.intake.decider.rules.load();
+        let meanwhile = if rules.as_ref().is_some_and(|rules| rules.domains() == 0) {
+            tracing::warn!(
+                target: "evenkeel::ratelimit", path,
+                "the path of the rules does not exist; all requests are allowed until it does"
+            );
+            "all requests are allowed"
+        } else {
             tracing::warn!(
                 target: "evenkeel::ratelimit", path,
                 "the path of the rules no longer exists; the current rules stay in force"
             );
-            return;
-        }
-        self.load();
-    }
-
-    /// Returns the path of the rules if it does not exist, and counts that as a refusal.
-    fn missing(&self) -> Option<String> {
-        let path = self.folder.as_ref()?.path();
-        if path.exists() {
-            return None;
-        }
-        let path = path.display().to_string();
-        self.intake.refuse(&format!("{path}: it does not exist"), 1);
-        Some(path)
+            ConfigLoads::PREVIOUS_IN_FORCE
+        };
+        self.intake.refuse(&format!("{path}: it does not exist"), 1, meanwhile);
+        true
     }
 
     /// Reads the rule files if they have changed.
@@ -109,8 +114,17 @@ impl RuleLoader {
         let rules = files.map_err(|error| vec![self.unread(&error)]);
         let RuleIntake { options, decider } = &self.intake;
         let rules = rules.and_then(|files| read(&files, *options, &decider.tallies));
+        let path = self.folder.as_ref().map(WatchedFolder::path).filter(|path| path.exists());
         // Errors have already been logged.
-        let _ = self.intake.take(rules, count);
+        if self.intake.take(rules, count).is_ok()
+            && count == 0
+            && let Some(path) = path
+        {
+            let path = path.display().to_string();
+            tracing::warn!(
+                target: "evenkeel::ratelimit", path, "no rule files: all requests are allowed"
+            );
+        }
     }
 
     fn unread(&self, error: &io::Error) -> ConfigFaults {
@@ -134,9 +148,9 @@ impl RuleIntake {
     }
 
     /// Counts a refusal because of `faults` faults; `fault` is the first.
-    fn refuse(&self, fault: &str, faults: usize) {
+    fn refuse(&self, fault: &str, faults: usize, meanwhile: &'static str) {
         let now = self.decider.steady_now();
-        self.decider.events.rule_loads.refuse(fault, faults, now);
+        self.decider.events.rule_loads.refuse(fault, faults, meanwhile, now);
     }
 
     fn take(
@@ -155,18 +169,31 @@ impl RuleIntake {
                 Ok(())
             }
             Err(refused) => {
-                tracing::error!(
-                    target: "evenkeel::ratelimit", "rules refused; the current rules stay in force"
-                );
+                let meanwhile = self.tell_refused();
                 let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
                 let told = told.join("\n");
                 let faults = refused.iter().map(|file| file.faults.len()).sum();
-                self.refuse(told.lines().next().unwrap_or_default(), faults);
+                self.refuse(told.lines().next().unwrap_or_default(), faults, meanwhile);
                 told.lines().for_each(|fault| {
                     tracing::error!(target: "evenkeel::ratelimit", "{fault}");
                 });
                 Err(told)
             }
         }
+    }
+
+    /// Logs that rules are refused. Returns what applies until others are accepted.
+    fn tell_refused(&self) -> &'static str {
+        if self.decider.rules.load().is_some() {
+            tracing::error!(
+                target: "evenkeel::ratelimit", "rules refused; the current rules stay in force"
+            );
+            return ConfigLoads::PREVIOUS_IN_FORCE;
+        }
+        tracing::error!(
+            target: "evenkeel::ratelimit",
+            "rules refused, and there are no others: calls fail until the rules are correct"
+        );
+        "calls fail, as there is no previous one"
     }
 }

@@ -251,7 +251,7 @@ impl Exchange {
     /// The next piece of a message of this length, as soon as there is room for it.
     async fn piece_of_large(&mut self, length: usize) -> Result<Option<Bytes>, Status> {
         self.held.set(length).await;
-        self.time.wait(piece(&mut self.incoming)).await
+        self.time.wait(pin!(piece(&mut self.incoming))).await
     }
 
     async fn handle(&mut self, bytes: Bytes) -> Result<(), Status> {

@@ -30,17 +30,19 @@ pub(super) fn message(
 }
 
 /// How a limit is written of which only the unit is named, as in other gateways. A number is taken
-/// for one per minute.
+/// for one per minute, or per the time in the name.
 fn limit(name: &str, value: &YamlNode) -> Option<String> {
-    let (unit, example) = match name {
-        "tokens" | "tpm" | "tpm_limit" => ("tokens", "100000/m"),
-        "requests" | "rpm" | "rpm_limit" => ("hits", "60/m"),
-        "money" | "budget" | "max_budget" => ("money", "20/d"),
+    let (unit, time, example) = match name {
+        "tokens" | "tpm" | "tpm_limit" => ("tokens", "m", "100000/m"),
+        "requests" | "rpm" | "rpm_limit" | "requests_per_minute" => ("hits", "m", "60/m"),
+        "rps" | "requests_per_second" => ("hits", "s", "10/s"),
+        "limit" => ("hits", "", "10/s"),
+        "money" | "budget" | "max_budget" => ("money", "", "20/d"),
         _ => return None,
     };
     let is_rate = |text: &str| text.parse::<ExactRate>().is_ok();
     let given = value.as_text().map(|text| match text.parse::<u64>() {
-        Ok(_) if unit != "money" => format!("{text}/m"),
+        Ok(_) if !time.is_empty() => format!("{text}/{time}"),
         _ => text.to_owned(),
     });
     let rate = given.filter(|given| is_rate(given));
@@ -51,9 +53,11 @@ fn limit(name: &str, value: &YamlNode) -> Option<String> {
 fn misplaced(name: &str, table: &'static SectionTable) -> Option<String> {
     let section = table.path;
     if section.is_empty() {
-        let proxy = table.all().into_iter().find(|inner| inner.path == "proxy")?;
-        let what = || format!("`{name}` belongs below `proxy`; write `proxy:` above, and indent");
-        return proxy.row(name).map(|_| what());
+        let has =
+            |path| table.all().iter().any(|inner| inner.path == path && inner.row(name).is_some());
+        let proxy = || format!("`{name}` belongs below `proxy`; write `proxy:` above, and indent");
+        let limit = || format!("`{name}` belongs to a limit: an entry of the list `proxy.limits`");
+        return has("proxy").then(proxy).or_else(|| has("proxy.limits").then(limit));
     }
     let why = match (name, section) {
         ("when", "line" | "line.limits") => {

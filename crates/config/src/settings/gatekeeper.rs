@@ -212,7 +212,7 @@ fn gate(
     databases: &DatabaseSettings,
 ) -> GatekeeperSettings {
     let gate = keys(section, keys_default, groups);
-    for what in databases.missing(gate.facts()) {
+    for what in databases.missing(gate.facts(), |_| "a gatekeeper".to_owned()) {
         section.fault("identifier", what);
     }
     if gate.control == gate.master {

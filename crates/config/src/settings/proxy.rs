@@ -425,7 +425,14 @@ fn consistent(proxy: &mut SectionReader<'_, '_>, settings: &ProxySettings) {
         proxy.refuse(&["tokens"], "needs `cost: tokens`; set that, or remove it");
     }
     quotas(proxy, settings);
-    for what in settings.databases.missing(settings.facts) {
+    let user = |fact| {
+        let uses = |limit: &&Limit| {
+            limits::facts(std::slice::from_ref(*limit), std::iter::empty()).contains(fact)
+        };
+        let limit = settings.limits.iter().find(uses);
+        limit.map_or("a condition".to_owned(), |limit| format!("the limit `{}`", limit.name))
+    };
+    for what in settings.databases.missing(settings.facts, user) {
         proxy.fault("limits", what);
     }
 }

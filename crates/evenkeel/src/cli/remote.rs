@@ -123,6 +123,9 @@ impl AdminClient<'_> {
         let body = body.map_err(|why| self.stranger(why))?.to_bytes();
         connection.abort();
         let text = String::from_utf8_lossy(&body);
+        if status == StatusCode::NOT_FOUND {
+            return Err(self.stranger(format_args!("it has no {path}")));
+        }
         if status != StatusCode::OK {
             let text: String = text.trim().chars().take(200).collect();
             let (address, text) = (self.address.to_owned(), printable(&text).into_owned());

@@ -12,6 +12,8 @@ pub struct RefusedConfig {
     pub fault: String,
     /// The number of its faults.
     pub faults: usize,
+    /// What applies until a configuration is taken over, such as `the previous one is in force`.
+    pub meanwhile: String,
     /// The time of the first refusal since a configuration was taken over, in seconds since the
     /// Unix epoch.
     pub since: f64,
@@ -23,9 +25,9 @@ pub struct RefusedConfig {
 /// evenkeel.yaml:10:3: ... (and 2 more)`.
 impl std::fmt::Display for RefusedConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let RefusedConfig { fault, faults, seconds, .. } = self;
+        let RefusedConfig { fault, faults, meanwhile, seconds, .. } = self;
         write!(f, "configuration on disk refused for {}, ", length(*seconds))?;
-        write!(f, "the previous one is in force: {fault}")?;
+        write!(f, "{meanwhile}: {fault}")?;
         match faults.saturating_sub(1) {
             0 => Ok(()),
             more => write!(f, " (and {more} more)"),

@@ -21,14 +21,20 @@ settings! {
 }
 
 impl DatabaseSettings {
-    /// The errors of limits and conditions that name `facts` without a file that has them.
-    pub(crate) fn missing(&self, facts: FactSet) -> Vec<String> {
+    /// The errors of limits and conditions that name `facts` without a file that has them. `user`
+    /// names one that does.
+    pub(crate) fn missing(
+        &self,
+        facts: FactSet,
+        user: impl Fn(ClientFact) -> String,
+    ) -> Vec<String> {
         let files = [(ClientFact::Asn, &self.asn), (ClientFact::Country, &self.country)];
         let missing =
             files.into_iter().filter(|(fact, file)| facts.contains(*fact) && file.is_none());
         let error = |(fact, _)| {
+            let user = user(fact);
             format!(
-                "a limit or a condition needs the `{fact}` of clients, and no file has it; add \
+                "{user} needs the `{fact}` of clients, and no file has it; add \
                  `databases: {{{fact}: FILE}}` to `proxy`"
             )
         };

@@ -42,8 +42,8 @@ function times(now, { in_tokens }) {
   else if (credit) {
     parts.push(`The typical client ${gets(credit.median)}, and 95% of clients within ${time(credit.p95)}; slowest: ${credit.slowest ?? "?"} (${time(credit.longest)}).`);
   }
-  if (debt?.clients === 1) parts.push(`${debt.slowest ?? "A client"}, in debt, ${gets(debt.median)}.`);
-  else if (debt) parts.push(`Of ${debt.clients} clients in debt, the typical one ${gets(debt.median)}.`);
+  if (debt?.clients === 1) parts.push(`${debt.slowest ?? "A client"}, in debt at its last request, ${gets(debt.median)}.`);
+  else if (debt) parts.push(`Of ${debt.clients} clients in debt at their last requests, the typical one ${gets(debt.median)}.`);
   return parts.join(" ");
 }
 
@@ -72,7 +72,7 @@ export function verdict(now, past) {
   const more = refused.faults > 1 ? ` (and ${refused.faults - 1} more)` : "";
   return {
     kind: state.kind === "bad" ? "bad" : "warn",
-    said: `The configuration on disk has been refused since ${clock(refused.since)}: ${refused.fault}${more}. The previous one is still in force.`,
+    said: `The configuration on disk has been refused since ${clock(refused.since)}, and ${refused.meanwhile}: ${refused.fault}${more}.`,
     more: `${state.said} ${state.more}`,
   };
 }
@@ -114,10 +114,11 @@ function state_of(now, past) {
   }
   if (guilty) return in_debt(guilty, { full, cpus, waiting, waits, used, now, past });
   if (full) {
+    const state = busy >= FULL * cpus ? "The backend is full" : "Requests wait in the queue";
     return {
       kind: "warn",
-      said: busy >= FULL * cpus ? "The backend is full, and no client is over a limit." : "Requests wait in the queue, and no client is over a limit.",
-      more: `${used}; ${waits}. All clients get the same share. ${times(now, past)}`,
+      said: refused ? `${state}. ${refused.said}` : `${state}, and no client is over a limit.`,
+      more: `${refused ? "The log names the limits. " : ""}${used}; ${waits}. All clients get the same share. ${times(now, past)}`,
     };
   }
   return { kind: "good", said: "No problems.", more: `${used}; no request waits, and no client is in debt. ${times(now, past)}` };

@@ -146,6 +146,7 @@ fn a_refused_configuration_comes_first() {
     let mut refused = RefusedConfig {
         fault: "live.yaml:10:3: unknown key `limit`; `limits` is meant".to_owned(),
         faults: 1,
+        meanwhile: "the previous one is in force".to_owned(),
         since: 1_789_999_760.0,
         seconds: 240.0,
     };
@@ -387,6 +388,7 @@ fn whatever_else_answers_there_is_no_table() {
     assert!(refused.ends_with("responds with 401 Unauthorized: token\\u001b[1"), "{refused}");
     for bytes in [
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".as_slice(),
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 6\r\n\r\n<html>",
         b"SSH-2.0-x\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n[]",
     ] {

@@ -46,7 +46,7 @@ pub fn trusted_proxies(facts: &SetupFacts) -> Option<Examined> {
     let mut found = format!("{trusted} of {all} requests came from trusted proxies");
     if seen.other_with > 0 {
         let with = seen.other_with;
-        found.push_str(&format!("; {with} others have a header that is rightly ignored"));
+        found.push_str(&format!("; the header of {with} others is ignored"));
     }
     fine(found)
 }

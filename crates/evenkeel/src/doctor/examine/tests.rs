@@ -242,8 +242,13 @@ fn the_file_and_what_runs() {
     let keys = vec!["proxy.listen".to_owned()];
     let kept = found("reload", |_, server| server.setup.restart_keys = keys);
     expect(kept, Warning, "only after a restart: proxy.listen", "systemctl restart");
-    let refused =
-        RefusedConfig { fault: "t.yaml:3:1: x".to_owned(), faults: 1, since: 0.0, seconds: 60.0 };
+    let refused = RefusedConfig {
+        fault: "t.yaml:3:1: x".to_owned(),
+        faults: 1,
+        meanwhile: "the previous one is in force".to_owned(),
+        since: 0.0,
+        seconds: 60.0,
+    };
     let refused = found("reload", |_, server| server.top.refused_config = Some(refused));
     expect(refused, Problem, "t.yaml:3:1: x", "evenkeel check");
 
@@ -327,7 +332,7 @@ fn proxies_that_are_not_trusted() {
         recent_forwarding: 10,
         ..ClientAddressFacts::default()
     });
-    expect(forged, Fine, "10 others have a header that is rightly ignored", "");
+    expect(forged, Fine, "the header of 10 others is ignored", "");
     let single = found("trusted-proxies", |_, server| {
         server.top.limits = vec![limit(vec![row("172.17.0.1", 1.0)])];
     });
