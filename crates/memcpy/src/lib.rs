@@ -1,9 +1,9 @@
 //! `memcpy` and `memmove` in place of musl's, on x86-64.
 //!
 //! A request of the proxy copies some 60 times, often no more than the name or the value of a
-//! header. musl's functions use `rep movsq`, which takes longer to begin than to copy so little, and
-//! single bytes before and after it: up to 5 % of the CPU time of a request. For 64-bit ARM musl has
-//! quick ones.
+//! header. musl's functions use `rep movsq`, which takes longer to begin than to copy so little,
+//! and single bytes before and after it: up to 5 % of the CPU time of a request. For 64-bit ARM
+//! musl has quick ones.
 //!
 //! The only unsafe code of Evenkeel. miri runs its tests (`ci/long`). A program that is linked with
 //! another C library keeps the functions of that.

@@ -490,6 +490,9 @@ fn a_key_of_the_proxy_at_the_left_margin_is_told_its_place() {
     let seen = faults("limits:\n  - {name: a, action: deny, when: {path: /}}\n");
     let told = "t.yaml:1:1: `limits` belongs below `proxy`; write `proxy:` above, and indent";
     assert!(seen.starts_with(told) && seen.lines().count() == 1, "{seen}");
+    let seen = faults("rate: 10/s\n");
+    let told = "t.yaml:1:1: `rate` belongs to a limit: an entry of the list `proxy.limits`";
+    assert!(seen.starts_with(told) && seen.lines().count() == 1, "{seen}");
 }
 
 #[test]

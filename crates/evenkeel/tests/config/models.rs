@@ -135,6 +135,14 @@ fn errors_say_how_to_write_what_was_meant() {
             "1:57: unknown key `rpm` in `limits`; write `unit: hits, rate: 60/m`",
         ),
         (
+            "{limits: [{name: a, by: ip/32, requests_per_second: 4}]}",
+            "unknown key `requests_per_second` in `limits`; write `unit: hits, rate: 4/s`",
+        ),
+        (
+            "{limits: [{name: a, by: ip/32, limit: 30/m}]}",
+            "unknown key `limit` in `limits`; write `unit: hits, rate: 30/m`",
+        ),
+        (
             "{preset: openai, limits: [{name: a, by: api-key, budget: 20 per 1d}]}",
             "1:57: unknown key `budget` in `limits`; write `unit: money, rate: 20 per 1d`",
         ),

@@ -12,6 +12,8 @@ use evenkeel_ratelimit::wire::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse,
 };
 use evenkeel_ratelimit::wire::{Descriptor, Entry, Request, Response};
+use evenkeel_telemetry::config_loads::ConfigLoads;
+use evenkeel_testing::admin;
 use evenkeel_testing::port::free_port;
 use evenkeel_testing::wait::wait_for;
 use prost::Message;
@@ -298,14 +300,28 @@ fn c77_to_c79_links_are_followed_and_swapped() {
 
 #[test]
 fn c03_c81_faulty_or_missing_rules_do_not_keep_it_from_starting() {
-    let server = Server::start("domain: [", &[]);
+    let address = format!("127.0.0.1:{}", free_port());
+    let told = || admin::get(address.parse().expect("an address"), "/api/top");
+    let refused = |what: &str| {
+        let told = told();
+        assert!(told.contains(&format!("\"meanwhile\":\"{what}\"")), "{told}");
+    };
+    let server = Server::start("domain: [", &[("EVENKEEL_ADMIN", &address)]);
     let grpc = server.grpc();
     assert_eq!(asked(&grpc, V3, "t: k=1"), "2: no rate limit configuration loaded");
     assert_eq!(http(server.http, "GET", "/healthcheck", "").0, 200);
+    refused("calls fail, as there is no previous one");
     fs::write(server.rules().join("a.yaml"), YEARLY).expect("written");
     wait_for("rules", || (asked(&grpc, V3, "t: k=1 +0") == "OK [5/YEAR 5]").then_some(()));
-    let server = Server::start(YEARLY, &[("RUNTIME_SUBDIRECTORY", "elsewhere")]);
+    fs::write(server.rules().join("a.yaml"), "domain: [").expect("written");
+    server.signal(Signal::HUP);
+    wait_for("a refusal", || told().contains("\"refused_config\":{").then_some(()));
+    refused(ConfigLoads::PREVIOUS_IN_FORCE);
+    drop(server);
+    let variables = [("RUNTIME_SUBDIRECTORY", "elsewhere"), ("EVENKEEL_ADMIN", &*address)];
+    let server = Server::start(YEARLY, &variables);
     assert_eq!(asked(&server.grpc(), V3, "t: zero=1"), "OK [-]");
+    refused("all requests are allowed");
 }
 
 #[test]

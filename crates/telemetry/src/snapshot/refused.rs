@@ -6,7 +6,7 @@ use super::length::length;
 use serde::{Deserialize, Serialize};
 
 /// The configuration on disk, which is not in force because it has faults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RefusedConfig {
     /// The first fault of the last refusal, with its place.
     pub fault: String,

@@ -63,7 +63,9 @@ pub fn reload(facts: &SetupFacts) -> Option<Examined> {
     let Some(server) = facts.server() else { return unknown(NO_SERVER) };
     let file = facts.file_name();
     if let Some(refused) = &server.top.refused_config {
-        return problem(refused.to_string(), [format!("evenkeel check {file}"), RELOAD.to_owned()]);
+        let check = facts.file.path.as_ref().map(|file| format!("evenkeel check {file}"));
+        let actions: Vec<String> = check.into_iter().chain([RELOAD.to_owned()]).collect();
+        return problem(refused.to_string(), actions);
     }
     let setup = &server.setup;
     if !setup.restart_keys.is_empty() {

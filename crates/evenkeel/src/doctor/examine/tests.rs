@@ -242,13 +242,7 @@ fn the_file_and_what_runs() {
     let keys = vec!["proxy.listen".to_owned()];
     let kept = found("reload", |_, server| server.setup.restart_keys = keys);
     expect(kept, Warning, "only after a restart: proxy.listen", "systemctl restart");
-    let refused = RefusedConfig {
-        fault: "t.yaml:3:1: x".to_owned(),
-        faults: 1,
-        meanwhile: "the previous one is in force".to_owned(),
-        since: 0.0,
-        seconds: 60.0,
-    };
+    let refused = RefusedConfig { fault: "t.yaml:3:1: x".to_owned(), ..Default::default() };
     let refused = found("reload", |_, server| server.top.refused_config = Some(refused));
     expect(refused, Problem, "t.yaml:3:1: x", "evenkeel check");
 
