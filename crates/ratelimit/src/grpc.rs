@@ -19,12 +19,16 @@ use evenkeel_grpc::held_bytes::{ByteBudget, read_message};
 use evenkeel_grpc::worker::GrpcService;
 use evenkeel_store::redis::{RedisStore, StoreLane};
 use evenkeel_telemetry::otlp::trace::Tracer;
+use futures_util::stream::poll_fn;
 use health::ServingState;
 use http::{Request, Response, request};
+use http_body::{Body, Frame};
+use http_body_util::StreamBody;
 use quota_stream::QuotaStream;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::codegen::{BoxFuture, Service};
@@ -39,6 +43,10 @@ const DECISION_METHODS: [(&str, ProtoPackage); 3] = [
 /// The path of the method of the rate limit quota service.
 const QUOTA_METHOD: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+
+/// The maximum size of a question of reflection, in bytes: it has the name of a symbol or a file.
+/// Its messages do not count towards the budget of `held_bytes`, and have no time limit.
+const REFLECTION_BYTES_MAX: usize = 4 << 10;
 
 /// A service that another crate implements.
 type ForeignService = Arc<
@@ -110,7 +118,7 @@ impl GrpcService for GrpcServices {
             _ => return failed(&body::no_method()),
         };
         match other(Request::from_parts(head.clone(), body)).await {
-            Ok(response) => response.map(GrpcBody::stream),
+            Ok(response) => response.map(|body| until_ending(body, self.health.clone())),
             Err(never) => match never {},
         }
     }
@@ -129,7 +137,10 @@ impl GrpcServices {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
         };
-        let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
+        let reflection = [
+            other(builder().build_v1()?.max_decoding_message_size(REFLECTION_BYTES_MAX)),
+            other(builder().build_v1alpha()?.max_decoding_message_size(REFLECTION_BYTES_MAX)),
+        ];
         Ok(GrpcServices {
             decider,
             quotas,
@@ -197,6 +208,22 @@ pub struct WorkerBuffers {
     /// Buffers for decisions in memory.
     room: std::cell::RefCell<DecisionBuffers>,
     pub lane: Option<Rc<StoreLane>>,
+}
+
+/// Passes a stream on until the service shuts down.
+fn until_ending(body: tonic::body::Body, mut state: watch::Receiver<ServingState>) -> GrpcBody {
+    let mut body = Box::pin(body);
+    let mut ending = Box::pin(async move {
+        // An error says that there is no server any more.
+        let _ = state.wait_for(|state| *state == ServingState::Ending).await;
+    });
+    GrpcBody::stream(StreamBody::new(poll_fn(move |cx| match body.as_mut().poll_frame(cx) {
+        Poll::Ready(frame) => Poll::Ready(frame),
+        Poll::Pending => {
+            let end = || Some(Ok(Frame::trailers(body::trailers(&body::shutting_down()))));
+            ending.as_mut().poll(cx).map(|()| end())
+        }
+    })))
 }
 
 fn other<S>(service: S) -> ForeignService

@@ -65,6 +65,10 @@ fn counters_outlive_the_program() {
     }
 }
 
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+/// The request for a list of services, which is field 7.
+const LIST_SERVICES: &[u8] = b"\x3a\x01*";
+
 #[test]
 fn c71_health_and_reflection_over_grpc() {
     let server = Server::start(YEARLY, &[]);
@@ -85,9 +89,7 @@ fn c71_health_and_reflection_over_grpc() {
     let wrong = grpc.call("/grpc.health.v1.Health/Ask", &[]).expect_err("no method");
     assert_eq!(wrong.0, 12, "{wrong:?}");
     assert_eq!(grpc.call("/grpc.health.v1.Health/Check", b"\xff").expect_err("no message").0, 3);
-    // The request for a list of services, which is field 7.
-    let listed =
-        grpc.call("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"\x3a\x01*");
+    let listed = grpc.call(REFLECTION, LIST_SERVICES);
     let listed = String::from_utf8_lossy(&listed.expect("an answer")).into_owned();
     for name in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
         assert!(listed.contains(name), "{listed:?}");
@@ -116,11 +118,25 @@ fn c71_health_is_watched_until_the_server_goes_away() {
     told(&mut one, 2);
     fs::write(server.rules().join("a.yaml"), YEARLY).expect("written");
     told(&mut one, 1);
+    let mut reflection = grpc.stream(REFLECTION).expect("a stream");
+    reflection.send(LIST_SERVICES);
+    reflection.receive().expect("a list");
     server.signal(Signal::TERM);
     assert_eq!(status(&mut one), Ok(2));
     for stream in [&mut all, &mut one, &mut other] {
         assert_eq!(status(stream), Err(14), "it ends with the server and not before");
     }
+    assert_eq!(reflection.receive(), Err(14), "reflection does not keep the server");
+}
+
+#[test]
+fn a_large_question_of_reflection_is_not_read() {
+    let server = Server::start(YEARLY, &[]);
+    let grpc = server.grpc();
+    let mut stream = grpc.stream(REFLECTION).expect("a stream");
+    // The head of a message of 4 MiB.
+    stream.send_raw(&[0, 0, 0x40, 0, 0]);
+    assert!(stream.receive().is_err(), "the stream ends");
 }
 
 #[test]

@@ -122,8 +122,8 @@ impl StoreCounts {
         if standing.failed == 1 {
             tracing::warn!(
                 target: "evenkeel::store", at, why,
-                "the store is unreachable: this instance decides by its own counts until the \
-                 store answers"
+                "the store is unreachable: until it answers, this instance decides by its own \
+                 counts, or refuses calls with `fail: error`"
             );
         }
         why.clone_into(&mut standing.why);
