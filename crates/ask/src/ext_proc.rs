@@ -270,6 +270,7 @@ impl ServiceParts {
             handshake: HANDSHAKE_TIMEOUT,
             connections_max: door.connections_max,
             streams_max: STREAMS_MAX,
+            unread: ByteBudget::default(),
             age: CONNECTION_AGE,
             grace: CONNECTION_GRACE,
             passed: sockets.passed(),

@@ -3,7 +3,8 @@
 //! What a body means is not known here: `frames` and `held_bytes` make messages of it. Which calls
 //! are accepted, and when: `worker`.
 
-use crate::body::{GrpcBody, GrpcStream, ok_trailers};
+use crate::body::{GrpcBody, GrpcStream, failed, ok_trailers};
+use crate::held_bytes::{ByteBudget, HeldBytes, SMALL_BYTES};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -69,9 +70,12 @@ impl Body for CallBody {
 }
 
 /// Sends the response that `answer` gives. Ends early if the peer resets the call or disconnects.
+/// `unread`: the bytes of large answers that peers have not read yet; a call with one beyond it
+/// fails.
 pub(crate) async fn respond(
     mut respond: SendResponse<Bytes>,
     mut answer: Pin<&mut impl Future<Output = Response<GrpcBody>>>,
+    unread: &ByteBudget,
 ) -> Result<(), h2::Error> {
     let answered = poll_fn(|cx| match answer.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
@@ -82,15 +86,34 @@ pub(crate) async fn respond(
     let head = Response::from_parts(head, ());
     match body {
         GrpcBody::Empty => respond.send_response(head, true).map(drop),
+        GrpcBody::Message(bytes) if bytes.len() > SMALL_BYTES => {
+            let mut held = HeldBytes::new(unread);
+            if !held.try_set(bytes.len()) {
+                let full = Status::resource_exhausted("too many answers have not been read");
+                let head = failed(&full).map(drop);
+                return respond.send_response(head, true).map(drop);
+            }
+            Box::pin(send_large(respond.send_response(head, false)?, bytes)).await
+        }
         GrpcBody::Message(bytes) => {
             let mut stream = respond.send_response(head, false)?;
-            // HTTP/2 keeps what the peer does not accept yet. It is one message, and the peer can
-            // begin only a limited number of calls.
+            // HTTP/2 keeps what the peer does not accept yet. It is little, and the peer can begin
+            // only a limited number of calls.
             stream.send_data(bytes, false)?;
             stream.send_trailers(ok_trailers())
         }
         GrpcBody::Stream(body) => send_stream(respond.send_response(head, false)?, body).await,
     }
+}
+
+/// Sends a large message as the peer accepts it.
+async fn send_large(mut to: SendStream<Bytes>, mut bytes: Bytes) -> Result<(), h2::Error> {
+    while !bytes.is_empty() {
+        to.reserve_capacity(bytes.len());
+        poll_fn(|cx| poll_room(&mut to, cx)).await?;
+        to.send_data(bytes.split_to(bytes.len().min(to.capacity())), false)?;
+    }
+    to.send_trailers(ok_trailers())
 }
 
 /// Sends a stream piece by piece. While the peer accepts no data, one piece waits and the stream is
@@ -136,6 +159,7 @@ fn poll_room(to: &mut SendStream<Bytes>, cx: &mut Context<'_>) -> Poll<Result<()
 mod tests {
     use super::*;
     use crate::body::{response, trailers};
+    use crate::held_bytes::PIECES_BYTES_MAX;
     use futures_util::{FutureExt, StreamExt, stream};
     use http::Request;
     use http_body_util::StreamBody;
@@ -162,8 +186,9 @@ mod tests {
             let (_, to) = connection.accept().await.expect("a call").expect("a call");
             let last = waits.map(|_| end());
             let body = StreamBody::new(stream::iter(frames).chain(stream::once(last)));
+            let unread = ByteBudget::default();
             let answer = pin!(std::future::ready(response(GrpcBody::stream(body))));
-            tokio::join!(respond(to, answer), poll_fn(|cx| connection.poll_closed(cx))).0
+            tokio::join!(respond(to, answer, &unread), poll_fn(|cx| connection.poll_closed(cx))).0
         };
         let ask = async {
             let mut builder = h2::client::Builder::new();
@@ -192,6 +217,55 @@ mod tests {
             got = ask => got,
             end = serve => panic!("{end:?}"),
         }
+    }
+
+    /// Answers one call with a message of this length. Returns the status in the headers, and the
+    /// number of bytes that the peer gets.
+    async fn large(length: usize, unread: &ByteBudget) -> (Option<String>, usize) {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let serve = async {
+            let mut connection = h2::server::handshake(near).await.expect("a preface");
+            let (_, to) = connection.accept().await.expect("a call").expect("a call");
+            let message = GrpcBody::Message(Bytes::from(vec![7; length]));
+            let answer = pin!(std::future::ready(response(message)));
+            tokio::join!(respond(to, answer, unread), poll_fn(|cx| connection.poll_closed(cx))).0
+        };
+        let ask = async {
+            let (mut send, connection) = h2::client::handshake(far).await.expect("open");
+            let call = async {
+                let (answer, _) = send.send_request(Request::new(()), true).expect("room");
+                let (head, mut body) = answer.await.expect("an answer").into_parts();
+                let mut read = 0;
+                while let Some(piece) = body.data().await {
+                    let piece = piece.expect("a piece").len();
+                    body.flow_control().release_capacity(piece).expect("held");
+                    read += piece;
+                }
+                let status = head.headers.get(Status::GRPC_STATUS);
+                (status.map(|status| status.to_str().expect("text").to_owned()), read)
+            };
+            tokio::select! {
+                got = call => got,
+                end = connection => panic!("{end:?}"),
+            }
+        };
+        tokio::select! {
+            got = ask => got,
+            end = serve => panic!("{end:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_needs_room_until_it_is_read() {
+        let unread = ByteBudget::default();
+        for _ in 0..2 {
+            assert_eq!(large(1 << 20, &unread).await, (None, 1 << 20));
+        }
+        let mut others = HeldBytes::new(&unread);
+        assert!(others.try_set(PIECES_BYTES_MAX - (1 << 20)));
+        assert_eq!(large(1 << 20, &unread).await, (None, 1 << 20), "there is room for one");
+        assert_eq!(large((1 << 20) + 1, &unread).await, (Some("8".to_owned()), 0));
+        assert_eq!(large(SMALL_BYTES, &unread).await, (None, SMALL_BYTES), "it is not counted");
     }
 
     #[tokio::test(start_paused = true)]

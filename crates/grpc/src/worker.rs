@@ -6,6 +6,7 @@
 
 use crate::body::GrpcBody;
 use crate::call::{self, CallBody};
+use crate::held_bytes::ByteBudget;
 use crate::stream::HeardStream;
 use bytes::Bytes;
 use evenkeel_runtime::clock::Clock;
@@ -97,6 +98,8 @@ pub struct GrpcShared<S> {
     pub grace: Duration,
     /// Whether a successor process accepts connections instead.
     pub passed: HandoverSignal,
+    /// The bytes of large answers that their callers have not read yet.
+    pub unread: ByteBudget,
 }
 
 /// One thread.
@@ -329,7 +332,7 @@ impl<S: GrpcService, T: AsyncRead + AsyncWrite + Unpin> Calls<S, T> {
             let body = CallBody::new(stream);
             let answer = pin!(worker.shared.service.answer(&head, body, &worker.state, peer));
             // An error ends the call and concerns only its caller.
-            let _ = call::respond(respond, answer).await;
+            let _ = call::respond(respond, answer, &worker.shared.unread).await;
         });
         let is_alone = Rc::strong_count(&self.waiting) == 1;
         if is_alone && call.as_mut().poll(cx).is_ready() {

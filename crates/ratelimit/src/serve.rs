@@ -18,6 +18,7 @@ use evenkeel_config::source::mapper;
 use evenkeel_core::key::KeySeed;
 use evenkeel_core::table::BucketTable;
 use evenkeel_engine::windows::Counters;
+use evenkeel_grpc::held_bytes::ByteBudget;
 use evenkeel_grpc::worker::{self, GrpcShared, TlsSource};
 use evenkeel_runtime::clock::Clock;
 use evenkeel_runtime::thread::OwnedThread;
@@ -171,6 +172,7 @@ fn grpc_shared(
         handshake: settings.handshake_timeout,
         connections_max: settings.connections_max,
         streams_max: STREAMS_MAX,
+        unread: ByteBudget::default(),
         passed,
         age: settings.connection_age,
         grace: settings.connection_age_grace,
