@@ -65,10 +65,12 @@ fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     }
     push_swarms(&mut text, snapshot);
     for limit in &snapshot.limits {
-        push_limit(&mut text, &limit.name, snapshot.unit_of(limit), &sorted(limit));
+        let refuses = limit.action == "reject" && !limit.shadow;
+        let head = (&*limit.name, snapshot.unit_of(limit), refuses);
+        push_limit(&mut text, head, &sorted(limit));
     }
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
-        push_limit(&mut text, name, ShownUnit::CpuSeconds, &[]);
+        push_limit(&mut text, (name, ShownUnit::CpuSeconds, false), &[]);
     }
     for load in &snapshot.load {
         push_client_times(&mut text, load);
@@ -221,7 +223,12 @@ fn sorted(limit: &LimitTable) -> Vec<&ClientRow> {
     rows
 }
 
-fn push_limit(text: &mut String, name: &str, unit: ShownUnit, rows: &[&ClientRow]) {
+/// Adds the table of a limit with this name and unit; `refuses` says whether it refuses requests.
+fn push_limit(
+    text: &mut String,
+    (name, unit, refuses): (&str, ShownUnit, bool),
+    rows: &[&ClientRow],
+) {
     if !text.is_empty() {
         text.push('\n');
     }
@@ -238,13 +245,24 @@ fn push_limit(text: &mut String, name: &str, unit: ShownUnit, rows: &[&ClientRow
         let level = row.level.map_or_else(|| "-".to_owned(), |level| unit.amount(level, 2));
         let _ = writeln!(
             text,
-            "{:>9.2} {:>9} {:>9.2} {:>8.0} {level:>10}  {}",
+            "{:>9.2} {:>9} {:>9.2} {:>8.0} {level:>10}  {}{}",
             row.wait_average,
             unit.amount(row.cpu_per_second, 2),
             row.requests_per_second,
             row.last_seen,
-            printable(&row.key)
+            printable(&row.key),
+            if refuses && unit == ShownUnit::Hits { refusals(row) } else { String::new() }
         );
+    }
+}
+
+/// The requests of a client that a limit of hits does not count, because they are refused. Few are
+/// left out: the two rates are not of exactly the same moments.
+fn refusals(row: &ClientRow) -> String {
+    let refused = row.requests_per_second - row.cpu_per_second;
+    match refused >= 0.1 && refused > row.requests_per_second / 10.0 {
+        true => format!(" ({refused:.1} requests/s refused)"),
+        false => String::new(),
     }
 }
 

@@ -135,6 +135,11 @@ Engines of proxy:
 10.0.0.1:8000 runs 8, 3 wait inside, cache 45 % full
 ";
     assert_eq!(tables(&shown, None), expected);
+    let mut refusing = shown.clone();
+    refusing.limits.iter_mut().for_each(|limit| limit.action = "reject".to_owned());
+    let row = "     2.00      1.25     12.35        1      -2.50  hash:1";
+    let refused = expected.replace(row, &format!("{row} (11.1 requests/s refused)"));
+    assert_eq!(tables(&refusing, None), refused);
     let load = LoadSnapshot { measures_rate: true, work_rate: None, ..of_tokens() };
     let shown = TopSnapshot { limits: Vec::new(), load: vec![load], ..snapshot() };
     assert!(tables(&shown, None).contains("Capacity of proxy: not measured yet"));
