@@ -44,7 +44,7 @@ test("a tenant that asks for more than there is: who it is, in tokens", async ()
     await live();
     await says(new RegExp(`batch uses ${AMOUNT} weighted tokens per second \\(\\d+% of all\\)\\. It waits behind all clients in credit: \\d+ requests? waits?\\.`));
     await says(new RegExp(`${AMOUNT} of 5 k weighted tokens per second used\\.`));
-    await says(/gets its first byte in .*batch, in debt, gets its first byte in/);
+    await says(/gets its first byte in .*batch, in debt at its last request, gets its first byte in/);
     assert.match(await text("#tile-cpu h2"), /^Weighted tokens$/);
     assert.match(await text("#tile-cpu"), new RegExp(`${AMOUNT}/s \\d+% of 5 k/s`));
     await until("the typical client", async () => /^Typical client, first byte ?\d.* 95% within /.test(await text("#tile-typical")));

@@ -67,7 +67,7 @@ test("a crawl: who it is, what is done about it, and that it works", async () =>
     site.crawler();
     await live();
     await says(new RegExp(`${CRAWLER.replaceAll(".", "\\.")} uses \\d+% of the CPU\\. It waits behind all clients in credit: \\d+ requests wait\\.`));
-    await says(/The typical client is answered in .*, and 95% of clients within .*; slowest: .*203\.0\.113\.7, in debt, is answered in/);
+    await says(/The typical client is answered in .*, and 95% of clients within .*; slowest: .*203\.0\.113\.7, in debt at its last request, is answered in/);
     const [[first, , level]] = await rows(page);
     assert.equal(first, CRAWLER);
     assert.match(level, /^-/);
