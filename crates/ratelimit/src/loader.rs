@@ -69,18 +69,19 @@ impl RuleLoader {
         }
         let files = self.folder.as_mut().map_or(Ok(Vec::new()), WatchedFolder::read);
         self.take(files);
-        self.is_missing();
+        self.report_missing();
     }
 
     /// Reads the rule files on request. If the path no longer exists, the rules in force stay.
     pub fn reload(&mut self) {
-        if !self.is_missing() {
+        if !self.report_missing() {
             self.load();
         }
     }
 
-    /// Whether the path of the rules does not exist. That is logged, and counts as a refusal.
-    fn is_missing(&self) -> bool {
+    /// If the path of the rules does not exist, logs that, and counts it as a refusal. Returns
+    /// whether that is so.
+    fn report_missing(&self) -> bool {
         let path = self.folder.as_ref().map(WatchedFolder::path);
         let Some(path) = path.filter(|path| !path.exists()) else { return false };
         let path = path.display().to_string();

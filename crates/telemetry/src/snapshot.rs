@@ -341,6 +341,15 @@ pub struct ClientRow {
     pub about: ClientAbout,
 }
 
+impl ClientRow {
+    /// Requests per second that a limit of hits does not count, because it or another limit refuses
+    /// them.
+    #[must_use]
+    pub fn uncounted_per_second(&self) -> f64 {
+        self.requests_per_second - self.cpu_per_second
+    }
+}
+
 /// The query of `/api/top`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopQuery {

@@ -66,11 +66,10 @@ fn tables(snapshot: &TopSnapshot, limit: Option<&str>) -> String {
     push_swarms(&mut text, snapshot);
     for limit in &snapshot.limits {
         let refuses = limit.action == "reject" && !limit.shadow;
-        let head = (&*limit.name, snapshot.unit_of(limit), refuses);
-        push_limit(&mut text, head, &sorted(limit));
+        push_limit(&mut text, &limit.name, snapshot.unit_of(limit), refuses, &sorted(limit));
     }
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
-        push_limit(&mut text, (name, ShownUnit::CpuSeconds, false), &[]);
+        push_limit(&mut text, name, ShownUnit::CpuSeconds, false, &[]);
     }
     for load in &snapshot.load {
         push_client_times(&mut text, load);
@@ -224,11 +223,7 @@ fn sorted(limit: &LimitTable) -> Vec<&ClientRow> {
 }
 
 /// Adds the table of a limit with this name and unit; `refuses` says whether it refuses requests.
-fn push_limit(
-    text: &mut String,
-    (name, unit, refuses): (&str, ShownUnit, bool),
-    rows: &[&ClientRow],
-) {
+fn push_limit(text: &mut String, name: &str, unit: ShownUnit, refuses: bool, rows: &[&ClientRow]) {
     if !text.is_empty() {
         text.push('\n');
     }
@@ -256,10 +251,10 @@ fn push_limit(
     }
 }
 
-/// The requests of a client that a limit of hits does not count, because they are refused. Few are
-/// left out: the two rates are not of exactly the same moments.
+/// The requests of a client that are refused, in words. A few are left out: the two rates are not
+/// of exactly the same moments.
 fn refusals(row: &ClientRow) -> String {
-    let refused = row.requests_per_second - row.cpu_per_second;
+    let refused = row.uncounted_per_second();
     match refused >= 0.1 && refused > row.requests_per_second / 10.0 {
         true => format!(" ({refused:.1} requests/s refused)"),
         false => String::new(),

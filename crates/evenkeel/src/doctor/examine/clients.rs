@@ -262,7 +262,7 @@ pub fn refusals(facts: &SetupFacts) -> Option<Examined> {
 fn refuses_most_clients(limit: &LimitTable) -> bool {
     let active: Vec<&ClientRow> =
         limit.rows.iter().filter(|row| row.last_seen <= ACTIVE_SECS).collect();
-    let is_refused = |row: &&&ClientRow| row.requests_per_second > 2.0 * row.cpu_per_second;
+    let is_refused = |row: &&&ClientRow| row.uncounted_per_second() > row.requests_per_second / 2.0;
     let refused = active.iter().filter(is_refused).count();
     let counts_all = active.first().is_some_and(|row| row.key == "all");
     (counts_all || active.len() >= ACTIVE_MIN) && 2 * refused > active.len()
