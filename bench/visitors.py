@@ -78,13 +78,36 @@ class Gang:
             yield Visitor(port, address, self.agents[index % len(self.agents)], self.slow)
 
 
+class Tally:
+    """Counts what happens in threads of one process, for another: its rate is from the last event
+    before counting to the last one counted. A site with eight workers completes pages by eights;
+    counted over a fixed time, up to eight more or fewer would belong to it."""
+
+    def __init__(self):
+        self.events = multiprocessing.Value("i", 0)
+        self.since = multiprocessing.Value("d", time.monotonic())
+        self.until = multiprocessing.Value("d", 0)
+
+    def add(self, counting):
+        with self.events.get_lock():
+            if counting:
+                self.events.value += 1
+            (self.until if counting else self.since).value = time.monotonic()
+
+    def rate(self):
+        """Events a second."""
+        with self.events.get_lock():
+            took = self.until.value - self.since.value
+            return self.events.value / took if self.events.value and took > 0 else 0.0
+
+
 class Crawl:
-    """Some gangs at work in a process of their own, counted while `counting`."""
+    """Some gangs at work in a process of their own, counted from `count` on."""
 
     def __init__(self, port, gangs):
         self.phase = multiprocessing.Value("i", 0)
-        self.served = [multiprocessing.Value("i", 0) for _ in gangs]
-        self.refused = multiprocessing.Value("i", 0)
+        self.served = [Tally() for _ in gangs]
+        self.refused = Tally()
         self.process = multiprocessing.Process(target=self.run, args=(port, gangs))
         self.process.start()
 
@@ -102,19 +125,19 @@ class Crawl:
     def crawl(self, visitor, path, served):
         while True:
             status, _ = visitor.get(path)
-            if self.phase.value == 1:
-                counter = served if status == 200 else self.refused
-                with counter.get_lock():
-                    counter.value += 1
+            (served if status == 200 else self.refused).add(self.phase.value == 1)
 
     def count(self):
         self.phase.value = 1
 
     def stop(self):
+        """Ends it and returns the pages a second of each gang, and the refusals a second."""
+        rates = [tally.rate() for tally in self.served], self.refused.rate()
         self.phase.value = 2
         self.process.join(5)
         self.process.kill()
         self.process.join()
+        return rates
 
 
 class Human:
