@@ -123,17 +123,17 @@ impl EngineLane {
             let hit = |unit| (unit == LimitUnit::Hits).then(|| Cost::hits(1));
             self.0.books.lock().spend(rules, &counted, hit);
         }
-        let PendingRequest { request, judged, .. } = begun;
-        let passage = judged.map(|judged| judged.pass(Some(client)));
+        let shadow = rules.shadow;
+        let passage = begun.judged.map(|judged| judged.pass(Some(client)));
         let starts =
             passage.as_ref().and_then(|passage| passage.until).max(Some(ticket.starts_at()));
         let report = DelayReport {
             reported: verdict != Verdict::Allow || in_shadow,
-            delayed: matches!(verdict, Verdict::Delay(_)) && !request.rules.shadow,
+            delayed: matches!(verdict, Verdict::Delay(_)) && !shadow,
             waited: starts.unwrap_or(now).since(now),
             tier: Tier::of(latest.is_some() || in_shadow || verdict != Verdict::Allow),
         };
-        AskOutcome::Pass(Charge::open(self.clone(), request, ticket, slot, report, passage))
+        AskOutcome::Pass(Charge::open(self.clone(), begun.request, ticket, slot, report, passage))
     }
 
     /// Counts and logs a verdict that is not `Allow`. Returns the refusal unless in shadow.

@@ -133,10 +133,11 @@ pub(super) async fn serve(
     link.begin_request();
     let site = worker.site();
     let thread = &worker.thread;
-    let (head, body) = request.into_parts();
+    // The head stays here, because it is too large to be moved from call to call.
+    let (mut head, body) = request.into_parts();
     link.upload.begin(!body.is_end_stream());
     thread.watch.proxy.requests.increment(1);
-    let (response, maker) = match answered(&worker, &link, &site, head, body).await {
+    let (response, maker) = match answered(&worker, &link, &site, &mut head, body).await {
         Ok(response) => (response, ResponseOrigin::Backend),
         Err(response) => {
             // The answer is made by Evenkeel, so it is handed over as a whole.
@@ -158,15 +159,15 @@ async fn answered(
     worker: &Rc<ProxyWorker>,
     link: &Rc<ClientLink>,
     site: &Rc<ProxyConfigSnapshot>,
-    mut head: Parts,
+    head: &mut Parts,
     body: Incoming,
 ) -> Result<Response<AnswerBody>, Box<Response<AnswerBody>>> {
     let thread = &worker.thread;
     let Some(_room) = HeadRoom::take(thread, link, &head.headers) else {
-        return Err(Box::new(answer::busy(&FaultForm::of(&site.settings, &head))));
+        return Err(Box::new(answer::busy(&FaultForm::of(&site.settings, head))));
     };
-    let checked = check(thread, link, &site.settings, &mut head, &body);
-    let form = FaultForm::of(&site.settings, &head);
+    let checked = check(thread, link, &site.settings, head, &body);
+    let form = FaultForm::of(&site.settings, head);
     let (found, connect) = checked.map_err(|status| fatal(thread, &form, status))?;
     let peer = link.peer.address();
     let trusted = site.settings.trust.trusts_headers(peer);
@@ -175,15 +176,15 @@ async fn answered(
     if let Some(text) = thread.room.shared.challenges.text(head.uri.path()) {
         return Err(Box::new(answer::challenge(text)));
     }
-    if let Some(to) = redirect::target(&site.settings, link, trusted, &head) {
+    if let Some(to) = redirect::target(&site.settings, link, trusted, head) {
         return Err(Box::new(answer::moved(to)));
     }
     let account = RequestAccount::new();
     let mut upload =
         RequestBody::new(body, link, thread, &account, site.settings.bounds.body_bytes);
-    may_run(worker, link, site, &mut head, (&mut upload, &account)).await?;
+    may_run(worker, link, site, head, (&mut upload, &account)).await?;
     link.upload.note_backend_asked();
-    let visitor = turn(thread, link, &site.settings, &head, (&account, &upload)).await?;
+    let visitor = turn(thread, link, &site.settings, head, (&account, &upload)).await?;
     if visitor.is_some() {
         visitor::remove_cookie(&mut head.headers);
     }
@@ -209,15 +210,15 @@ async fn answered(
     Err(failure_answer(thread, link, &form, &failure))
 }
 
-/// Makes the request that the backend gets. `found` are the kinds of fields in its head; `trusted`:
-/// the peer's forwarding fields are believed.
+/// Prepares the request that the backend gets. `found` are the kinds of fields in its head;
+/// `trusted`: the peer's forwarding fields are believed.
 ///
 /// # Errors
 /// The status for a head that cannot be forwarded.
 fn forwarded<'a>(
     link: &'a ClientLink,
     site: &'a ProxyConfigSnapshot,
-    (mut head, found, trusted): (Parts, FieldKinds, bool),
+    (head, found, trusted): (&'a mut Parts, FieldKinds, bool),
     upload: RequestBody,
 ) -> Result<UpstreamRequest<'a>, StatusCode> {
     let peer = headers::PeerFacts {
@@ -227,10 +228,10 @@ fn forwarded<'a>(
         own_header: site.settings.trust.header(),
         backend: &site.backends.host,
     };
-    let upgrade = headers::upgrade(&head, found, &site.settings.upgrades);
+    let upgrade = headers::upgrade(head, found, &site.settings.upgrades);
     let upgrade = upgrade.filter(|_| upload.is_nothing());
     link.upgrade.begin(upgrade.is_some());
-    headers::forward(&mut head, found, &peer)?;
+    headers::forward(head, found, &peer)?;
     if let Some(protocol) = upgrade {
         headers::ask_upgrade(&mut head.headers, protocol);
     }

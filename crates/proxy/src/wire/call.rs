@@ -227,14 +227,16 @@ impl StreamCall {
     }
 }
 
-/// Adds the fields about the client to a prepared head.
-fn introduced(head: Parts, peer: &PeerFacts<'_>) -> Parts {
+/// Takes a prepared head, and adds the fields about the client.
+fn introduced(head: &mut Parts, peer: &PeerFacts<'_>) -> Parts {
     let mut said = Vec::new();
     headers::write_client_fields(&head.headers, peer, |name, value| {
         said.extend(HeaderValue::from_bytes(value).map(|value| (name.clone(), value)).ok());
     });
     let (mut made, ()) = http::Request::new(()).into_parts();
-    (made.method, made.uri, made.headers) = (head.method, head.uri, head.headers);
+    made.method = std::mem::take(&mut head.method);
+    made.uri = std::mem::take(&mut head.uri);
+    made.headers = std::mem::take(&mut head.headers);
     made.headers.extend(said);
     made
 }

@@ -127,17 +127,17 @@ impl Http1Connection {
     /// client.
     pub(super) fn begin_again(
         &mut self,
-        head: Parts,
+        mut head: Parts,
         body: Rc<ReplayableBody>,
         thread: &Rc<ThreadContext>,
     ) {
         let body = (!body.is_nothing()).then(|| OutgoingBody(body.anew(&self.stuck)));
-        self.send(head, None, body, thread);
+        self.send(&mut head, None, body, thread);
     }
 
     fn send<B>(
         &mut self,
-        head: Parts,
+        head: &mut Parts,
         peer: Option<&PeerFacts<'_>>,
         body: Option<B>,
         thread: &Rc<ThreadContext>,
@@ -146,9 +146,9 @@ impl Http1Connection {
     {
         let length = head::stated_length(&head.headers);
         self.request.clear();
-        head::write(&head, peer, body.is_some() && length.is_none(), &mut self.request);
-        self.method = head.method;
-        self.room = head.headers;
+        head::write(head, peer, body.is_some() && length.is_none(), &mut self.request);
+        self.method = std::mem::take(&mut head.method);
+        self.room = std::mem::take(&mut head.headers);
         self.expect_answer();
         // Without the body that it states, the backend would read the next request as that body.
         self.keeps = body.is_some() || length.unwrap_or(0) == 0;

@@ -9,8 +9,9 @@ use http::request::Parts;
 
 /// A request on its way to the backend.
 pub(crate) struct UpstreamRequest<'a> {
-    /// The head as it is written, without the fields that `headers::write_client_fields` adds.
-    pub(crate) head: Parts,
+    /// The head as it is written, without the fields that `headers::write_client_fields` adds. Its
+    /// parts are taken out of it.
+    pub(crate) head: &'a mut Parts,
     pub(crate) peer: PeerFacts<'a>,
     pub(crate) body: RequestBody,
 }
