@@ -55,9 +55,21 @@ impl KeyHasher {
 
     /// Adds one part.
     pub fn part(&mut self, bytes: &[u8]) {
-        // The same as the bytes of the number, least first, and faster.
-        self.0.write_u64((bytes.len() as u64).to_le());
+        self.number(bytes.len() as u64);
         self.0.write(bytes);
+    }
+
+    /// Adds two parts of less than 4 GiB at once, which is faster than one after the other.
+    pub fn pair(&mut self, first: &[u8], second: &[u8]) {
+        self.number((first.len() as u64) << 32 | second.len() as u64);
+        self.0.write(first);
+        self.0.write(second);
+    }
+
+    /// Adds a number as one part. It needs no length because all numbers have eight bytes.
+    pub fn number(&mut self, number: u64) {
+        // The same as its bytes, least first, and faster.
+        self.0.write_u64(number.to_le());
     }
 
     /// Adds bytes to the last part, which needs no length because nothing follows it.

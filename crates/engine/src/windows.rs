@@ -139,7 +139,7 @@ fn fingerprint() -> u64 {
     *ONCE.get_or_init(|| {
         let mut hasher = KeyHasher::new(&KeySeed([0; 16]));
         hasher.part(b"ratelimit");
-        hasher.part(b"windows, 1");
+        hasher.part(b"windows, 2");
         hasher.finish().bits()
     })
 }

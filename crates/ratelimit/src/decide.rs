@@ -12,7 +12,7 @@ pub mod usage;
 
 use super::rules::RatelimitRules;
 use super::tally::RuleTallies;
-use super::wire::view::{DESCRIPTORS_MAX, DescriptorView, ENTRIES_MAX, RequestView};
+use super::wire::view::{DESCRIPTORS_MAX, ENTRIES_MAX, RequestView};
 use super::wire::{ProtoPackage, Response};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evenkeel_config::settings::RatelimitAnswers;
@@ -183,22 +183,15 @@ impl RatelimitDecider {
         now: Time,
     ) -> Result<Response, DecisionError> {
         let rules = self.rules.load();
-        let mut met = self.met_by(rules.as_deref(), request, package, now)?;
+        let mut met = self.met_by(rules.as_deref(), request, package)?;
         let settings = self.settings.load();
+        let domain = self.counter_domain(request.domain);
         room.hits.clear();
-        for met in &mut met {
-            if let DescriptorMatch::Limited(limited) = met {
-                limited.hit_index = room.hits.len();
-                room.hits.push(limited.hit);
-            }
-        }
+        room.hits.extend(matching::limits(&mut met, request).map(|(limited, part)| {
+            domain.hit(&limited, request.entries(part), matching::hits(request, part), now)
+        }));
         self.counters.count(&mut room.hits, &mut room.sets, settings.policy, now);
-        for met in &mut met {
-            if let DescriptorMatch::Limited(limited) = met {
-                limited.hit = room.hits[limited.hit_index];
-            }
-        }
-        Ok(self.conclude(&met, request, package, &settings, now))
+        Ok(self.conclude((&met, &room.hits), request, package, &settings, now))
     }
 
     /// Checks a request and finds what applies to each of its descriptors, in order.
@@ -207,7 +200,6 @@ impl RatelimitDecider {
         rules: Option<&'r RatelimitRules>,
         request: &RequestView<'_>,
         package: ProtoPackage,
-        now: Time,
     ) -> Result<Vec<DescriptorMatch<'r>>, DecisionError> {
         self.events.requests.increment(1);
         let checked = check(request, rules, package);
@@ -220,7 +212,7 @@ impl RatelimitDecider {
                 "not answered"
             );
         })?;
-        let mut met = self.meet(rules, request, now);
+        let mut met = self.meet(rules, request);
         matching::replace(&mut met);
         Ok(met)
     }
@@ -241,7 +233,7 @@ impl fmt::Display for RequestLogForm<'_> {
         write!(f, "{}:", short(domain))?;
         for (index, part) in descriptors.iter().take(SHOWN_MAX).enumerate() {
             f.write_str(if index > 0 { " | " } else { " " })?;
-            for (index, (key, value)) in part.entries.as_slice().iter().enumerate() {
+            for (index, (key, value)) in self.0.entries(part).iter().enumerate() {
                 let comma = if index > 0 { "," } else { "" };
                 write!(f, "{comma}({}={})", short(key), short(value))?;
             }
@@ -260,7 +252,7 @@ fn check<'r>(
     rules: Option<&'r RatelimitRules>,
     package: ProtoPackage,
 ) -> Result<&'r RatelimitRules, DecisionError> {
-    let long = |part: &DescriptorView<'_>| part.entries.as_slice().len() > ENTRIES_MAX;
+    let long = |part| request.entries(part).len() > ENTRIES_MAX;
     match rules {
         None if package == ProtoPackage::Old => Err(DecisionError::NoRules),
         _ if request.domain.is_empty() => Err(DecisionError::NoDomain),

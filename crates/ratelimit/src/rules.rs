@@ -145,8 +145,8 @@ impl RuleStep {
     /// value has its own counter. If keys and values are compared joined, the pattern may cover the
     /// key too.
     pub fn counted(&self, key: &str) -> Option<&str> {
-        let value = self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('_'));
-        self.shared.then(|| value.unwrap_or(&self.text))
+        let value = || self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('_'));
+        self.shared.then(|| value().unwrap_or(&self.text))
     }
 }
 

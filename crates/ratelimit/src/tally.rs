@@ -20,8 +20,9 @@ pub const OTHER_PATHS_NAME: &str = "other";
 /// The metrics of one path.
 #[derive(Debug, Default)]
 pub struct RuleTally {
-    /// Hits of all requests, apart from hits that are given back.
-    pub total_hits: AtomicU64,
+    /// Hits that are neither in `over_limit` nor in `within_limit`: the first hits of a request
+    /// that went over the limit, and hits without a limit. Hits that are given back are left out.
+    pub other_hits: AtomicU64,
     /// Hits over the limit, also in shadow mode.
     pub over_limit: AtomicU64,
     /// Hits within the limit, above the near-limit ratio.
@@ -39,16 +40,16 @@ pub struct RuleTally {
 impl RuleTally {
     /// Returns each metric with its name. The order is fixed, and callers rely on it.
     pub fn figures(&self) -> [(&'static str, u64); 7] {
+        let (over, within) = (self.over_limit.load(Relaxed), self.within_limit.load(Relaxed));
         [
-            ("total_hits", &self.total_hits),
-            ("over_limit", &self.over_limit),
-            ("near_limit", &self.near_limit),
-            ("over_limit_with_local_cache", &self.over_limit_with_local_cache),
-            ("within_limit", &self.within_limit),
-            ("shadow_mode", &self.shadow_mode),
-            ("total_negative_hits", &self.total_negative_hits),
+            ("total_hits", self.other_hits.load(Relaxed).wrapping_add(over).wrapping_add(within)),
+            ("over_limit", over),
+            ("near_limit", self.near_limit.load(Relaxed)),
+            ("over_limit_with_local_cache", self.over_limit_with_local_cache.load(Relaxed)),
+            ("within_limit", within),
+            ("shadow_mode", self.shadow_mode.load(Relaxed)),
+            ("total_negative_hits", self.total_negative_hits.load(Relaxed)),
         ]
-        .map(|(name, figure)| (name, figure.load(Relaxed)))
     }
 
     /// Divides the hits that moved a counter from `before` to `after` into those within, near and
@@ -62,6 +63,7 @@ impl RuleTally {
             if before < limit {
                 let nearly = limit.saturating_sub(near.max(before));
                 self.near_limit.fetch_add(nearly, Relaxed);
+                self.other_hits.fetch_add(hits - over, Relaxed);
             }
             return over;
         }
@@ -125,6 +127,7 @@ mod tests {
         let tally = RuleTally::default();
         tally.attribute(before, after, limit, limit * 8 / 10);
         let figures = tally.figures();
+        assert_eq!(figures[0], ("total_hits", after - before));
         (figures[1].1, figures[2].1, figures[4].1)
     }
 
@@ -146,11 +149,11 @@ mod tests {
     fn too_many_paths_are_counted_together() {
         let tallies = RuleTallies::default();
         for n in 0..PATHS_MAX + 10 {
-            tallies.for_request("d", &format!("d.{n}")).total_hits.fetch_add(1, Relaxed);
+            tallies.for_request("d", &format!("d.{n}")).other_hits.fetch_add(1, Relaxed);
         }
         assert_eq!(tallies.all().len(), PATHS_MAX + 1);
         assert_eq!(tallies.for_request("d", "d.other").figures()[0].1, 10);
-        tallies.for_rule("d.rule").total_hits.fetch_add(1, Relaxed);
+        tallies.for_rule("d.rule").other_hits.fetch_add(1, Relaxed);
         assert_eq!(tallies.for_request("d", "d.rule").figures()[0].1, 1, "a rule has always room");
     }
 }

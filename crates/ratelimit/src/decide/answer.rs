@@ -4,13 +4,14 @@
 //! quotas), and fills the response headers and Envoy's dynamic metadata. How a limit counts for the
 //! metrics: `matching`.
 
-use super::matching::{DescriptorMatch, LimitedDescriptor};
+use super::matching::{self, DescriptorMatch, LimitMatch};
 use super::{RatelimitDecider, RequestLogForm};
 use crate::rules::{RateUnit, merge_metadata};
 use crate::wire::view::{DescriptorView, RequestView};
 use crate::wire::{Code, CurrentLimit, HeaderValue, ProtoPackage, Response, Status};
 use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::units::Time;
+use evenkeel_core::windows::Hit;
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,6 +20,7 @@ struct AnswerBuilder<'a> {
     settings: &'a RatelimitAnswers,
     request: &'a RequestView<'a>,
     met: &'a [DescriptorMatch<'a>],
+    hits: &'a [Hit],
     now: Time,
 }
 
@@ -26,7 +28,7 @@ impl RatelimitDecider {
     /// Makes the answer after all hits have been counted, and updates the metrics.
     pub(super) fn conclude(
         &self,
-        met: &[DescriptorMatch<'_>],
+        (met, hits): (&[DescriptorMatch<'_>], &[Hit]),
         request: &RequestView<'_>,
         package: ProtoPackage,
         settings: &RatelimitAnswers,
@@ -35,14 +37,17 @@ impl RatelimitDecider {
         let mut look = self.counters.look();
         for (met, part) in met.iter().zip(&request.descriptors) {
             if let DescriptorMatch::Limited(limited) = met {
-                limited.count(settings.near_limit_ratio);
+                let (hit, entries) = (&hits[limited.hit_index], request.entries(part));
+                let tally = self.tally(limited, request.domain, entries);
+                tally.count(limited, hit, settings.near_limit_ratio);
                 if let Some(look) = &mut look {
-                    limited.sample(look, request.domain, part.entries.as_slice());
+                    matching::sample(look, hit, request.domain, entries);
                 }
             }
         }
         drop(look);
-        let (response, shadowed) = AnswerBuilder { settings, request, met, now }.response(package);
+        let (response, shadowed) =
+            AnswerBuilder { settings, request, met, hits, now }.response(package);
         if shadowed {
             self.events.global_shadow_mode.fetch_add(1, Relaxed);
         }
@@ -88,15 +93,16 @@ impl AnswerBuilder<'_> {
             DescriptorMatch::Free => ok,
             DescriptorMatch::Unlimited(_) => Status { limit_remaining: u32::MAX, ..ok },
             DescriptorMatch::Limited(limited) => {
+                let hit = &self.hits[limited.hit_index];
                 let shadow = limited.rule.is_some_and(|rule| rule.shadow);
-                let over = limited.hit.is_over() && !shadow;
+                let over = hit.is_over() && !shadow;
                 let code = if over { Code::OverLimit } else { Code::Ok };
                 Status {
                     code: code.into(),
                     current_limit: Some(current(limited)),
-                    limit_remaining: limited.hit.remaining(),
+                    limit_remaining: hit.remaining(),
                     duration_until_reset: Some(Duration {
-                        seconds: limited.hit.reset_secs(self.now).into(),
+                        seconds: hit.reset_secs(self.now).into(),
                         nanos: 0,
                     }),
                 }
@@ -168,16 +174,18 @@ impl AnswerBuilder<'_> {
             }
         }
         let hits = self.request.hits_addend;
+        let descriptors = self.request.descriptors.iter();
+        let descriptors = descriptors.map(|part| descriptor_metadata(self.request, part));
         message([
             ("domain", Some(Kind::StringValue(self.request.domain.to_owned()))),
-            ("descriptors", Some(list(self.request.descriptors.iter().map(descriptor_metadata)))),
+            ("descriptors", Some(list(descriptors))),
             ("hitsAddend", (hits != 0).then(|| Kind::NumberValue(hits.into()))),
             ("metadata", (!merged.fields.is_empty()).then_some(Kind::StructValue(merged))),
         ])
     }
 }
 
-fn current(limited: &LimitedDescriptor<'_>) -> CurrentLimit {
+fn current(limited: &LimitMatch<'_>) -> CurrentLimit {
     CurrentLimit {
         name: limited.rule.and_then(|rule| rule.name.as_deref()).unwrap_or_default().to_owned(),
         requests_per_unit: limited.limit.requests,
@@ -185,8 +193,8 @@ fn current(limited: &LimitedDescriptor<'_>) -> CurrentLimit {
     }
 }
 
-fn descriptor_metadata(descriptor: &DescriptorView<'_>) -> Kind {
-    let entries = descriptor.entries.as_slice().iter();
+fn descriptor_metadata(request: &RequestView<'_>, descriptor: &DescriptorView) -> Kind {
+    let entries = request.entries(descriptor).iter();
     let entries = entries.map(|(key, value)| Kind::StringValue(format!("{key}={value}")));
     let limit = descriptor.limit.map(|limit| {
         let unit = RateUnit::from_wire(limit.unit).map_or("UNKNOWN", RateUnit::name);

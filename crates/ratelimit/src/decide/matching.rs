@@ -6,95 +6,114 @@
 //! window and the entries; each is hashed as a separate part.
 
 use super::RatelimitDecider;
-use crate::rules::level::RuleLevel;
 use crate::rules::{RateUnit, RatelimitRule, RatelimitRules, RuleLimit, push_entry};
 use crate::tally::RuleTally;
 use crate::wire::Override;
 use crate::wire::view::{DescriptorView, RequestView};
-use evenkeel_core::key::{KeyHash, KeyHasher};
+use evenkeel_core::key::KeyHasher;
 use evenkeel_core::units::Time;
 use evenkeel_core::windows::{Hit, WindowLength};
 use evenkeel_engine::windows::TopDescriptorsGuard;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The limit or rule that applies to a descriptor.
+#[derive(Clone, Copy)]
 pub enum DescriptorMatch<'r> {
     /// Neither a limit nor a rule applies.
     Free,
     /// A rule that allows everything.
     Unlimited(&'r RatelimitRule),
     /// A limit with its counter.
-    Limited(LimitedDescriptor<'r>),
+    Limited(LimitMatch<'r>),
 }
 
-pub struct LimitedDescriptor<'r> {
+/// The limit of a descriptor.
+#[derive(Clone, Copy)]
+pub struct LimitMatch<'r> {
     /// The rule that the limit comes from; `None` if the request carries the limit.
     pub rule: Option<&'r RatelimitRule>,
     /// The number of requests and the window.
     pub limit: RuleLimit,
-    /// The hits to count, and after counting their result.
-    pub hit: Hit,
-    /// The name of the counter in the store; `None` without a store.
-    pub name: Option<String>,
-    /// The index of `hit` in the list of hits that are counted together.
+    /// The index of its hit in the list of hits that are counted together.
     pub hit_index: usize,
-    tally: TallyRef<'r>,
 }
 
 /// The place where the metrics of a limit are kept.
-enum TallyRef<'r> {
+pub(super) enum TallyRef<'r> {
     /// The metrics of the rule that the limit comes from.
     Rule(&'r RuleTally),
     /// Under a path that depends on the request.
     Other(Arc<RuleTally>),
 }
 
-impl LimitedDescriptor<'_> {
-    pub(super) fn tally(&self) -> &RuleTally {
-        match &self.tally {
+impl Deref for TallyRef<'_> {
+    type Target = RuleTally;
+
+    fn deref(&self) -> &RuleTally {
+        match self {
             TallyRef::Rule(tally) => tally,
             TallyRef::Other(tally) => tally,
         }
     }
+}
 
-    /// Adds the descriptor to the list of the most requested ones. Requests without hits and hits
-    /// that are given back are left out.
-    pub(super) fn sample(
-        &self,
-        look: &mut TopDescriptorsGuard<'_>,
-        domain: &str,
-        entries: &[(&str, &str)],
-    ) {
-        let Hit { key, hits, give_back, .. } = self.hit;
-        if hits > 0 && !give_back {
-            look.see(key, hits.into(), || path(domain, entries));
-        }
-    }
-
-    /// Adds the result to the metrics. Call it only after `hit` has been counted.
-    pub fn count(&self, near_limit_ratio: f32) {
-        let Hit { before, after, hits, give_back, spared, .. } = self.hit;
-        let tally = self.tally();
-        let hits = u64::from(hits);
-        if give_back {
-            tally.total_negative_hits.fetch_add(hits, Relaxed);
+impl TallyRef<'_> {
+    /// Adds a counted hit of `limited` to the metrics.
+    pub(super) fn count(&self, limited: &LimitMatch<'_>, hit: &Hit, near_limit_ratio: f32) {
+        let hits = u64::from(hit.hits);
+        if hit.give_back {
+            self.total_negative_hits.fetch_add(hits, Relaxed);
             return;
         }
-        tally.total_hits.fetch_add(hits, Relaxed);
-        let over = if spared {
-            tally.over_limit.fetch_add(hits, Relaxed);
-            tally.over_limit_with_local_cache.fetch_add(hits, Relaxed);
+        let over = if hit.spared {
+            self.over_limit.fetch_add(hits, Relaxed);
+            self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
             hits
         } else {
-            let limit = self.limit.requests;
-            // In 32 bits, as the reference computes it.
-            let near = (limit as f32 * near_limit_ratio).floor() as u64;
-            tally.attribute(before.into(), after.into(), limit.into(), near)
+            let near = limited.near(near_limit_ratio);
+            self.attribute(hit.before.into(), hit.after.into(), hit.limit.into(), near)
         };
-        if self.hit.is_over() && self.rule.is_some_and(|rule| rule.shadow) {
-            tally.shadow_mode.fetch_add(over, Relaxed);
+        if hit.is_over() && limited.rule.is_some_and(|rule| rule.shadow) {
+            self.shadow_mode.fetch_add(over, Relaxed);
         }
+    }
+}
+
+impl<'r> LimitMatch<'r> {
+    /// The count above which a hit is near the limit.
+    pub(super) fn near(&self, ratio: f32) -> u64 {
+        // In 32 bits and rounded down, as the reference computes it.
+        (self.limit.requests as f32 * ratio) as u64
+    }
+
+    /// What the counter counts of each entry: in place of a value of a rule that shares its
+    /// threshold, the pattern.
+    pub(super) fn counted<'a>(
+        &self,
+        entries: &'a [(&'a str, &'a str)],
+    ) -> impl Iterator<Item = (&'a str, &'a str)> + Clone
+    where
+        'r: 'a,
+    {
+        let steps = self.rule.map_or(&[][..], |rule| &rule.steps);
+        entries.iter().enumerate().map(|(index, (key, value))| {
+            (*key, steps.get(index).and_then(|step| step.counted(key)).unwrap_or(value))
+        })
+    }
+}
+
+/// Adds a descriptor to the list of the most requested ones. Requests without hits and hits that
+/// are given back are left out.
+pub(super) fn sample(
+    look: &mut TopDescriptorsGuard<'_>,
+    hit: &Hit,
+    domain: &str,
+    entries: &[(&str, &str)],
+) {
+    if hit.hits > 0 && !hit.give_back {
+        look.see(hit.key, hit.hits.into(), || path(domain, entries));
     }
 }
 
@@ -119,6 +138,15 @@ pub fn replace(met: &mut [DescriptorMatch<'_>]) {
 }
 
 impl<'r> DescriptorMatch<'r> {
+    /// What `rule`, if one applies, says.
+    pub(super) fn by_rule(rule: Option<&'r RatelimitRule>) -> DescriptorMatch<'r> {
+        match (rule, rule.and_then(|rule| rule.limit)) {
+            (_, Some(limit)) => DescriptorMatch::Limited(LimitMatch { rule, limit, hit_index: 0 }),
+            (Some(rule), None) => DescriptorMatch::Unlimited(rule),
+            (None, None) => DescriptorMatch::Free,
+        }
+    }
+
     /// The rule that applies, if one does.
     pub fn rule(&self) -> Option<&'r RatelimitRule> {
         match self {
@@ -129,39 +157,40 @@ impl<'r> DescriptorMatch<'r> {
     }
 }
 
-/// A domain, and the begin of the keys of its counters.
-pub(super) struct CounterDomain<'a> {
-    name: &'a str,
-    hasher: KeyHasher,
-}
+/// The begin of the keys of a domain's counters.
+pub(super) struct CounterDomain(KeyHasher);
 
-impl CounterDomain<'_> {
-    fn key<'a>(
+impl CounterDomain {
+    /// Prepares the counter of a limit. `hits`: their number, and whether they are given back.
+    pub(super) fn hit(
         &self,
-        limit: RuleLimit,
-        entries: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> KeyHash {
-        let mut hasher = self.hasher.clone();
-        let (kind, count) = match limit.length {
-            WindowLength::Seconds(count) => (b's', count),
-            WindowLength::Months(count) => (b'm', count),
+        limited: &LimitMatch<'_>,
+        entries: &[(&str, &str)],
+        (hits, give_back): (u32, bool),
+        now: Time,
+    ) -> Hit {
+        let RuleLimit { requests, length, algorithm, .. } = limited.limit;
+        let mut hasher = self.0.clone();
+        let (is_months, count) = match length {
+            WindowLength::Seconds(count) => (false, count),
+            WindowLength::Months(count) => (true, count),
         };
-        let [a, b, c, d] = count.to_le_bytes();
-        hasher.part(&[kind, limit.algorithm as u8, a, b, c, d]);
-        for (key, value) in entries {
-            hasher.part(key.as_bytes());
-            hasher.part(value.as_bytes());
+        let kind = (algorithm as u64) << 1 | u64::from(is_months);
+        hasher.number(kind << 32 | u64::from(count));
+        for (key, value) in limited.counted(entries) {
+            hasher.pair(key.as_bytes(), value.as_bytes());
         }
-        hasher.finish()
+        let hit = Hit::new(hasher.finish(), length.window(now), requests, hits);
+        Hit { give_back, algorithm, ..hit }
     }
 }
 
 impl RatelimitDecider {
     /// Begins the keys of all counters of a domain.
-    pub(super) fn counter_domain<'a>(&self, name: &'a str) -> CounterDomain<'a> {
+    pub(super) fn counter_domain(&self, name: &str) -> CounterDomain {
         let mut hasher = KeyHasher::new(&self.seed);
         hasher.part(name.as_bytes());
-        CounterDomain { name, hasher }
+        CounterDomain(hasher)
     }
 
     /// Finds the limit for each descriptor, in order.
@@ -169,93 +198,55 @@ impl RatelimitDecider {
         &self,
         rules: &'r RatelimitRules,
         request: &RequestView<'_>,
-        now: Time,
     ) -> Vec<DescriptorMatch<'r>> {
         let Some(rules) = rules.domain(request.domain) else {
             let unknown = self.unknown_domains.for_request("", request.domain);
-            unknown.total_hits.fetch_add(request.descriptors.len() as u64, Relaxed);
-            return request.descriptors.iter().map(|_| DescriptorMatch::Free).collect();
+            unknown.other_hits.fetch_add(request.descriptors.len() as u64, Relaxed);
+            return vec![DescriptorMatch::Free; request.descriptors.len()];
         };
-        let domain = self.counter_domain(request.domain);
-        let meet = |part| self.meet_one(rules, &domain, part, hits(request, part), now);
+        let meet = |part: &DescriptorView| match part.limit.and_then(overriding) {
+            Some(limit) => DescriptorMatch::Limited(LimitMatch { rule: None, limit, hit_index: 0 }),
+            None => DescriptorMatch::by_rule(rules.rule(request.entries(part))),
+        };
         request.descriptors.iter().map(meet).collect()
     }
 
-    fn meet_one<'r>(
+    /// The metrics of a limit.
+    pub(super) fn tally<'r>(
         &self,
-        rules: &'r RuleLevel,
-        domain: &CounterDomain<'_>,
-        part: &DescriptorView<'_>,
-        hits: (u32, bool),
-        now: Time,
-    ) -> DescriptorMatch<'r> {
-        let entries = part.entries.as_slice();
-        if let Some(limit) = part.limit.and_then(overriding) {
-            let path = path(domain.name, entries);
-            let tally = TallyRef::Other(self.tallies.for_request(domain.name, &path));
-            let key = domain.key(limit, entries.iter().copied());
-            let mut limited = limited(None, limit, key, hits, now, tally);
-            limited.name = self.name(domain.name, &limited, entries.iter().copied());
-            return DescriptorMatch::Limited(limited);
-        }
-        match rules.rule(entries) {
-            None => DescriptorMatch::Free,
-            Some(rule) => self.by_rule(rule, domain, entries, hits, now),
-        }
-    }
-
-    /// Prepares the limit of `rule` for a descriptor that matches it.
-    pub(super) fn by_rule<'r>(
-        &self,
-        rule: &'r RatelimitRule,
-        domain: &CounterDomain<'_>,
-        entries: &[(&str, &str)],
-        hits: (u32, bool),
-        now: Time,
-    ) -> DescriptorMatch<'r> {
-        let Some(limit) = rule.limit else { return DescriptorMatch::Unlimited(rule) };
-        let tally = match rule.path_of(domain.name, entries) {
-            Some(path) => TallyRef::Other(self.tallies.for_request(domain.name, &path)),
-            None => TallyRef::Rule(&rule.tally),
-        };
-        let counted = rule
-            .steps
-            .iter()
-            .zip(entries)
-            .map(|(step, (key, value))| (*key, step.counted(key).unwrap_or(value)));
-        let key = domain.key(limit, counted.clone());
-        let mut limited = limited(Some(rule), limit, key, hits, now, tally);
-        limited.name = self.name(domain.name, &limited, counted);
-        DescriptorMatch::Limited(limited)
-    }
-
-    fn name<'a>(
-        &self,
+        limited: &LimitMatch<'r>,
         domain: &str,
-        LimitedDescriptor { limit, hit, .. }: &LimitedDescriptor<'_>,
-        entries: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> Option<String> {
-        let naming = &self.store.as_ref()?.naming;
-        Some(naming.counter(domain, limit.algorithm, limit.length, hit.window, entries))
+        entries: &[(&str, &str)],
+    ) -> TallyRef<'r> {
+        let path = match limited.rule {
+            None => path(domain, entries),
+            Some(rule) => match rule.path_of(domain, entries) {
+                None => return TallyRef::Rule(&rule.tally),
+                Some(path) => path,
+            },
+        };
+        TallyRef::Other(self.tallies.for_request(domain, &path))
     }
 }
 
-fn limited<'r>(
-    rule: Option<&'r RatelimitRule>,
-    limit: RuleLimit,
-    key: KeyHash,
-    (hits, give_back): (u32, bool),
-    now: Time,
-    tally: TallyRef<'r>,
-) -> LimitedDescriptor<'r> {
-    let hit = Hit::new(key, limit.length.window(now), limit.requests, hits);
-    let hit = Hit { give_back, algorithm: limit.algorithm, ..hit };
-    LimitedDescriptor { rule, limit, hit, name: None, hit_index: 0, tally }
+/// Numbers the limits of `met` in order, and returns each with its descriptor.
+pub(super) fn limits<'a, 'r>(
+    met: &'a mut [DescriptorMatch<'r>],
+    request: &'a RequestView<'_>,
+) -> impl Iterator<Item = (LimitMatch<'r>, &'a DescriptorView)> {
+    let limited = met.iter_mut().zip(&request.descriptors).filter_map(|(met, part)| match met {
+        DescriptorMatch::Limited(limited) => Some((limited, part)),
+        _ => None,
+    });
+    limited.enumerate().map(|(index, (limited, part))| {
+        limited.hit_index = index;
+        (*limited, part)
+    })
 }
 
 /// The number of hits of a descriptor, and whether they are given back. The number in the
 /// descriptor takes precedence over the one in the request.
-fn hits(request: &RequestView<'_>, part: &DescriptorView<'_>) -> (u32, bool) {
+pub(super) fn hits(request: &RequestView<'_>, part: &DescriptorView) -> (u32, bool) {
     let hits = part.hits_addend.unwrap_or(request.hits_addend.max(1).into());
     (u32::try_from(hits).unwrap_or(u32::MAX), part.is_negative_hits)
 }

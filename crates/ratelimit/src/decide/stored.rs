@@ -4,12 +4,13 @@
 //! two, the request waits for the store, at most for the store's deadline. For the case that the
 //! store does not answer, see `store::redis`.
 
-use super::matching::{DescriptorMatch, LimitedDescriptor};
+use super::matching::{self, LimitMatch};
 use super::{DecisionError, RatelimitDecider};
+use crate::rules::RuleLimit;
 use crate::wire::view::RequestView;
 use crate::wire::{ProtoPackage, Response};
-use evenkeel_core::windows::{WindowAlgorithm, WindowLength};
-use evenkeel_store::redis::{CounterAsk, StoreLane};
+use evenkeel_core::windows::{Hit, WindowAlgorithm, WindowLength};
+use evenkeel_store::redis::{CounterAsk, RedisStore, StoreLane};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,13 +28,14 @@ impl RatelimitDecider {
     ) -> Result<Response, DecisionError> {
         let now = self.now();
         let rules = self.rules.load_full();
-        let mut met = self.met_by(rules.as_deref(), request, package, now)?;
+        let mut met = self.met_by(rules.as_deref(), request, package)?;
         let settings = self.settings.load_full();
+        let domain = self.counter_domain(request.domain);
         let mut asks: Vec<CounterAsk> = Vec::with_capacity(met.len());
-        for met in &mut met {
-            let DescriptorMatch::Limited(limited) = met else { continue };
-            limited.hit_index = asks.len();
-            asks.push(self.store_question(limited));
+        for (limited, part) in matching::limits(&mut met, request) {
+            let entries = request.entries(part);
+            let hit = domain.hit(&limited, entries, matching::hits(request, part), now);
+            asks.push(store_question(&lane.store, &limited, hit, (request.domain, entries)));
         }
         let time = match asks.is_empty() {
             true => now,
@@ -42,38 +44,44 @@ impl RatelimitDecider {
                 self.events.store_errors.fetch_add(1, Relaxed);
             })?,
         };
-        for met in &mut met {
-            if let DescriptorMatch::Limited(limited) = met {
-                limited.hit = asks[limited.hit_index].hit;
-            }
-        }
-        Ok(self.conclude(&met, request, package, &settings, time))
-    }
-
-    /// Makes the question to the store about one limit. It takes the name out of `limited`, so it
-    /// must be called only once for each.
-    fn store_question(&self, limited: &mut LimitedDescriptor<'_>) -> CounterAsk {
-        let name = limited.name.take().unwrap_or_default();
-        let fixed = limited.hit.algorithm == WindowAlgorithm::Fixed;
-        let store = self.store.as_ref().filter(|store| store.naming.compatible && fixed);
-        CounterAsk {
-            compatible: store.map(|store| jittered(&name, store.settings.jitter)),
-            name,
-            hit: limited.hit,
-            length: limited.limit.length,
-            per_second: limited.limit.length == WindowLength::Seconds(1),
-            known: 0,
-            force: false,
-            returned: false,
-        }
+        let hits: Vec<Hit> = asks.iter().map(|ask| ask.hit).collect();
+        Ok(self.conclude((&met, &hits), request, package, &settings, time))
     }
 
     /// Reports to the store hits that already happened and were counted in memory.
-    pub(super) fn report_to_store(&self, limited: &mut LimitedDescriptor<'_>) {
+    pub(super) fn report_to_store(
+        &self,
+        limited: &LimitMatch<'_>,
+        hit: Hit,
+        place: (&str, &[(&str, &str)]),
+    ) {
         if let Some(store) = &self.store {
-            let ask = self.store_question(limited);
-            store.report_hits(&ask, ask.hit.hits.into());
+            let ask = store_question(store, limited, hit, place);
+            store.report_hits(&ask, hit.hits.into());
         }
+    }
+}
+
+/// Makes the question to the store about a limit of a domain and the entries that it counts.
+fn store_question(
+    store: &RedisStore,
+    limited: &LimitMatch<'_>,
+    hit: Hit,
+    (domain, entries): (&str, &[(&str, &str)]),
+) -> CounterAsk {
+    let RuleLimit { length, algorithm, .. } = limited.limit;
+    let name =
+        store.naming.counter(domain, algorithm, length, hit.window, limited.counted(entries));
+    let compatible = store.naming.compatible && algorithm == WindowAlgorithm::Fixed;
+    CounterAsk {
+        compatible: compatible.then(|| jittered(&name, store.settings.jitter)),
+        name,
+        hit,
+        length,
+        per_second: length == WindowLength::Seconds(1),
+        known: 0,
+        force: false,
+        returned: false,
     }
 }
 

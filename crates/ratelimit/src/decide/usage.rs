@@ -4,9 +4,9 @@
 //! rules have. The reported requests are charged even if they exceed the limit, because they
 //! already passed. How much each Envoy may let pass next is decided in `quota`.
 
-use super::matching::DescriptorMatch;
+use super::matching::{self, DescriptorMatch};
 use super::{RatelimitDecider, Time};
-use crate::rules::{RatelimitRules, RuleLimit};
+use crate::rules::RuleLimit;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{Nanos, SECOND};
 use evenkeel_core::windows::{CounterWindow, Hit, WindowAlgorithm, WindowPolicy};
@@ -82,44 +82,32 @@ impl RatelimitDecider {
     ) -> (BucketBound, u64) {
         let rules = self.rules.load();
         let settings = self.settings.load();
-        let Some(DescriptorMatch::Limited(mut limited)) =
-            self.met(rules.as_deref(), domain, name, now)
-        else {
+        let rules = rules.as_deref().and_then(|rules| rules.domain(domain));
+        let rule = rules.and_then(|rules| rules.rule_in_any_order(name));
+        let DescriptorMatch::Limited(limited) = DescriptorMatch::by_rule(rule) else {
             return (BucketBound::Free, used.allowed);
         };
         let BucketUsage { allowed, denied, .. } = used;
-        let counted = used.within(&limited.hit, now);
+        let hit = self.counter_domain(domain).hit(&limited, name, (0, false), now);
+        let counted = used.within(&hit, now);
         let hits = u32::try_from(counted).unwrap_or(u32::MAX);
-        limited.hit = self.force(Hit { hits, ..limited.hit }, now);
-        self.report_to_store(&mut limited);
+        let hit = self.force(Hit { hits, ..hit }, now);
+        self.report_to_store(&limited, hit, (domain, name));
         if let Some(mut look) = self.counters.look() {
-            limited.sample(&mut look, domain, name);
+            matching::sample(&mut look, &hit, domain, name);
         }
-        let tally = limited.tally();
-        tally.total_hits.fetch_add(allowed.saturating_add(denied), Relaxed);
-        let Hit { before, after, .. } = limited.hit;
-        let limit = limited.limit.requests;
-        let near = (limit as f32 * settings.near_limit_ratio).floor() as u64;
-        tally.attribute(before.into(), after.into(), limit.into(), near);
+        let tally = self.tally(&limited, domain, name);
+        let near = limited.near(settings.near_limit_ratio);
+        tally.attribute(hit.before.into(), hit.after.into(), hit.limit.into(), near);
         tally.over_limit.fetch_add(denied, Relaxed);
+        let charged = u64::from(hit.after - hit.before);
+        tally.other_hits.fetch_add(allowed.saturating_sub(charged), Relaxed);
         let shadow = settings.shadow || limited.rule.is_some_and(|rule| rule.shadow);
-        let bound = if shadow {
-            BucketBound::Free
-        } else {
-            BucketBound::Limit(limited.hit.key, limited.limit)
+        let bound = match shadow {
+            true => BucketBound::Free,
+            false => BucketBound::Limit(hit.key, limited.limit),
         };
         (bound, counted)
-    }
-
-    fn met<'r>(
-        &self,
-        rules: Option<&'r RatelimitRules>,
-        domain: &str,
-        name: &mut [(&str, &str)],
-        now: Time,
-    ) -> Option<DescriptorMatch<'r>> {
-        let rule = rules?.domain(domain)?.rule_in_any_order(name)?;
-        Some(self.by_rule(rule, &self.counter_domain(domain), name, (0, false), now))
     }
 
     /// The state of a counter; no hit is counted.

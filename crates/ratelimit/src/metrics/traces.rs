@@ -101,7 +101,7 @@ fn written(request: &RequestView<'_>) -> String {
     let _ = write!(all, "domain:{:?}", cut(request.domain));
     for descriptor in &request.descriptors {
         all.push_str(" descriptors:{");
-        for (key, value) in descriptor.entries.as_slice() {
+        for (key, value) in request.entries(descriptor) {
             let (key, value) = (cut(key), cut(value));
             let _ = write!(all, "entries:{{key:{key:?} value:{value:?}}} ");
             if all.len() > REQUEST_BYTES_MAX {

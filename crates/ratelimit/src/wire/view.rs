@@ -7,11 +7,17 @@
 
 use super::{Override, Request};
 use evenkeel_grpc::protobuf::{ProtobufError, ProtobufSource, ProtobufTexts};
+use std::ops::Range;
 
 /// The maximum number of descriptors in a request; callers send a handful.
 pub const DESCRIPTORS_MAX: usize = 1_000;
 /// The maximum number of entries in a descriptor.
 pub const ENTRIES_MAX: usize = 100;
+
+/// The least bytes of a usual descriptor, and of a usual entry in one. With shorter ones, the lists
+/// grow while they are read.
+const DESCRIPTOR_BYTES: usize = 20;
+const ENTRY_BYTES: usize = 16;
 
 /// A request that borrows its texts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,53 +27,22 @@ pub struct RequestView<'a> {
     /// The number of hits for descriptors that give none; 0 counts as 1.
     pub hits_addend: u32,
     /// The descriptors to decide.
-    pub descriptors: Vec<DescriptorView<'a>>,
+    pub descriptors: Vec<DescriptorView>,
+    /// The keys and values of all descriptors, in order.
+    entries: Vec<(&'a str, &'a str)>,
 }
 
 /// One descriptor of a request.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DescriptorView<'a> {
-    /// The keys and values.
-    pub entries: EntryList<'a>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorView {
+    /// The place of its keys and values in the list of the request.
+    entries: Range<usize>,
     /// The limit that the descriptor carries.
     pub limit: Option<Override>,
     /// The number of hits of this descriptor.
     pub hits_addend: Option<u64>,
     /// Whether the hits are given back.
     pub is_negative_hits: bool,
-}
-
-/// The entries of a descriptor. Nearly all descriptors have at most four, which need no allocation.
-#[derive(Clone, Debug, Default)]
-pub struct EntryList<'a> {
-    count: usize,
-    near: [(&'a str, &'a str); 4],
-    far: Vec<(&'a str, &'a str)>,
-}
-
-impl<'a> EntryList<'a> {
-    /// All entries, in order.
-    pub fn as_slice(&self) -> &[(&'a str, &'a str)] {
-        if self.far.is_empty() { &self.near[..self.count] } else { &self.far }
-    }
-
-    fn push(&mut self, entry: (&'a str, &'a str)) {
-        if let Some(place) = self.near.get_mut(self.count) {
-            *place = entry;
-        } else {
-            if self.far.is_empty() {
-                self.far.extend_from_slice(&self.near);
-            }
-            self.far.push(entry);
-        }
-        self.count += 1;
-    }
-}
-
-impl PartialEq for EntryList<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_slice() == other.as_slice()
-    }
 }
 
 /// The reason why bytes are not a request. The sender is at fault.
@@ -87,7 +62,12 @@ pub(super) type ViewResult<T> = Result<T, RequestViewError>;
 impl<'a> RequestView<'a> {
     /// Reads a request.
     pub fn decode(bytes: &'a [u8]) -> ViewResult<RequestView<'a>> {
-        let mut view = RequestView::default();
+        let usual = |size: usize| (bytes.len() / size + 1).min(DESCRIPTORS_MAX);
+        let mut view = RequestView {
+            descriptors: Vec::with_capacity(usual(DESCRIPTOR_BYTES)),
+            entries: Vec::with_capacity(usual(ENTRY_BYTES)),
+            ..RequestView::default()
+        };
         let (texts, mut source) = (ProtobufTexts::of(bytes), ProtobufSource(bytes));
         while let Some((field, kind)) = source.tag()? {
             match field {
@@ -96,9 +76,8 @@ impl<'a> RequestView<'a> {
                     return Err(RequestViewError::TooMany);
                 }
                 2 => {
-                    // Filled in its place: it is large.
-                    let part = view.descriptors.push_mut(DescriptorView::default());
-                    fill(part, source.bytes(kind)?, texts)?;
+                    let descriptor = view.descriptor(source.bytes(kind)?, texts)?;
+                    view.descriptors.push(descriptor);
                 }
                 3 => view.hits_addend = source.number(kind)? as u32,
                 _ => source.skip(field, kind)?,
@@ -109,46 +88,59 @@ impl<'a> RequestView<'a> {
 
     /// A view of a decoded message.
     pub fn of(request: &'a Request) -> RequestView<'a> {
-        let part = |descriptor: &'a super::Descriptor| {
-            let mut entries = EntryList::default();
-            descriptor.entries.iter().for_each(|entry| entries.push((&entry.key, &entry.value)));
-            DescriptorView {
-                entries,
+        let mut view = RequestView {
+            domain: &request.domain,
+            hits_addend: request.hits_addend,
+            ..RequestView::default()
+        };
+        for descriptor in &request.descriptors {
+            let begin = view.entries.len();
+            let entries = descriptor.entries.iter();
+            view.entries.extend(entries.map(|entry| (&*entry.key, &*entry.value)));
+            view.descriptors.push(DescriptorView {
+                entries: begin..view.entries.len(),
                 limit: descriptor.limit,
                 hits_addend: descriptor.hits_addend,
                 is_negative_hits: descriptor.is_negative_hits,
-            }
-        };
-        RequestView {
-            domain: &request.domain,
-            hits_addend: request.hits_addend,
-            descriptors: request.descriptors.iter().map(part).collect(),
+            });
         }
+        view
     }
-}
 
-/// Reads the fields of a descriptor.
-fn fill<'a>(
-    part: &mut DescriptorView<'a>,
-    bytes: &'a [u8],
-    texts: ProtobufTexts<'a>,
-) -> ViewResult<()> {
-    let mut source = ProtobufSource(bytes);
-    while let Some((field, kind)) = source.tag()? {
-        match field {
-            1 if part.entries.count >= ENTRIES_MAX => return Err(RequestViewError::TooMany),
-            1 => part.entries.push(pair(source.bytes(kind)?, texts)?),
-            // If a submessage occurs twice, the second occurrence is merged into the first.
-            2 => part.limit = Some(limit(source.bytes(kind)?, part.limit.unwrap_or_default())?),
-            3 => {
-                let before = part.hits_addend.unwrap_or_default();
-                part.hits_addend = Some(wrapped(source.bytes(kind)?, before)?);
-            }
-            4 => part.is_negative_hits = source.number(kind)? != 0,
-            _ => source.skip(field, kind)?,
-        }
+    /// The keys and values of a descriptor of this request.
+    #[must_use]
+    pub fn entries(&self, descriptor: &DescriptorView) -> &[(&'a str, &'a str)] {
+        &self.entries[descriptor.entries.clone()]
     }
-    Ok(())
+
+    /// Reads a descriptor. Its entries are added to those of the request.
+    fn descriptor(
+        &mut self,
+        bytes: &'a [u8],
+        texts: ProtobufTexts<'a>,
+    ) -> ViewResult<DescriptorView> {
+        let begin = self.entries.len();
+        let (mut limit, mut hits_addend, mut is_negative_hits) = (None, None, false);
+        let mut source = ProtobufSource(bytes);
+        while let Some((field, kind)) = source.tag()? {
+            match field {
+                1 if self.entries.len() - begin >= ENTRIES_MAX => {
+                    return Err(RequestViewError::TooMany);
+                }
+                1 => self.entries.push(pair(source.bytes(kind)?, texts)?),
+                // If a submessage occurs twice, the second occurrence is merged into the first.
+                2 => limit = Some(merged(source.bytes(kind)?, limit.unwrap_or_default())?),
+                3 => {
+                    let before = hits_addend.unwrap_or_default();
+                    hits_addend = Some(wrapped(source.bytes(kind)?, before)?);
+                }
+                4 => is_negative_hits = source.number(kind)? != 0,
+                _ => source.skip(field, kind)?,
+            }
+        }
+        let entries = begin..self.entries.len();
+        Ok(DescriptorView { entries, limit, hits_addend, is_negative_hits })
+    }
 }
 
 /// Reads a message of two texts: a key and its value.
@@ -168,7 +160,8 @@ pub(super) fn pair<'a>(
     Ok(pair)
 }
 
-fn limit(bytes: &[u8], mut limit: Override) -> ViewResult<Override> {
+/// A limit, with the fields of `bytes` in place of its own.
+fn merged(bytes: &[u8], mut limit: Override) -> ViewResult<Override> {
     let mut source = ProtobufSource(bytes);
     while let Some((field, kind)) = source.tag()? {
         match field {
