@@ -21,7 +21,8 @@ pub const OTHER_PATHS_NAME: &str = "other";
 #[derive(Debug, Default)]
 pub struct RuleTally {
     /// Hits that are neither in `over_limit` nor in `within_limit`: the first hits of a request
-    /// that went over the limit, and hits without a limit. Hits that are given back are left out.
+    /// that went over the limit, hits that another limit kept from being counted, and hits without
+    /// a limit. Hits that are given back are left out.
     pub other_hits: AtomicU64,
     /// Hits over the limit, also in shadow mode.
     pub over_limit: AtomicU64,

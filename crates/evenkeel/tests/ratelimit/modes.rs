@@ -152,6 +152,9 @@ fn c63_with_a_stop_only_what_would_go_over_is_counted() {
     ] {
         assert_eq!(service.ask("t: k=s | mid=x"), told);
     }
+    let figures =
+        ["total_hits", "within_limit", "over_limit"].map(|name| service.figure("t.k", name));
+    assert_eq!(figures, [5, 2, 0], "also hits that were not counted are hits");
 }
 
 #[test]

@@ -72,8 +72,13 @@ impl TallyRef<'_> {
             self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
             hits
         } else {
-            let near = limited.near(near_limit_ratio);
-            self.attribute(hit.before.into(), hit.after.into(), hit.limit.into(), near)
+            let (before, after) = (u64::from(hit.before), u64::from(hit.after));
+            // Not counted because of another limit, or because the counter is full.
+            let uncounted = hits.saturating_sub(after - before);
+            if uncounted > 0 {
+                self.other_hits.fetch_add(uncounted, Relaxed);
+            }
+            self.attribute(before, after, hit.limit.into(), limited.near(near_limit_ratio))
         };
         if hit.is_over() && limited.rule.is_some_and(|rule| rule.shadow) {
             self.shadow_mode.fetch_add(over, Relaxed);
@@ -93,7 +98,7 @@ impl<'r> LimitMatch<'r> {
     pub(super) fn counted<'a>(
         &self,
         entries: &'a [(&'a str, &'a str)],
-    ) -> impl Iterator<Item = (&'a str, &'a str)> + Clone
+    ) -> impl Iterator<Item = (&'a str, &'a str)>
     where
         'r: 'a,
     {
