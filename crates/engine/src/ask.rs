@@ -107,8 +107,9 @@ impl EngineLane {
         let latest = latest.flatten();
         let slot = QueueSlot::of(&begun, latest);
         let estimate = begun.request.forecast.reserved;
-        let (verdict, mut ticket) =
-            rules.limiter.ask_with_remote(&begun.keys, words, estimate, now);
+        let mut asked = rules.limiter.ask_with_remote(&begun.keys, words, estimate, now);
+        // Used in its place, because it is large.
+        let (verdict, ticket) = (asked.0, &mut asked.1);
         if let Some(refusal) = self.report_verdict(rules, verdict, client) {
             return AskOutcome::Refused(refusal);
         }
@@ -116,7 +117,7 @@ impl EngineLane {
         if denied {
             ticket.exclude_from_charges();
         }
-        let in_shadow = self.report_shadows(rules, &ticket, latest, client, now);
+        let in_shadow = self.report_shadows(rules, ticket, latest, client, now);
         if rules.hits && !denied {
             // Without the limits in shadow that would have refused the request.
             let counted = ticket.counted();
@@ -133,7 +134,7 @@ impl EngineLane {
             waited: starts.unwrap_or(now).since(now),
             tier: Tier::of(latest.is_some() || in_shadow || verdict != Verdict::Allow),
         };
-        AskOutcome::Pass(Charge::open(self.clone(), begun.request, ticket, slot, report, passage))
+        AskOutcome::Pass(Charge::open(self.clone(), begun.request, asked.1, slot, report, passage))
     }
 
     /// Counts and logs a verdict that is not `Allow`. Returns the refusal unless in shadow.
