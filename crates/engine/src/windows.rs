@@ -21,6 +21,11 @@ use std::sync::{Arc, OnceLock};
 use top_descriptors::TopDescriptors;
 pub use top_descriptors::TopDescriptorsGuard;
 
+/// How the key of a counter is made: of the domain, a number for the algorithm and the length, and
+/// for each entry a pair of texts. Instances that make it otherwise do not count together, and a
+/// snapshot with other keys restores none. To be changed with the keys.
+pub const KEY_FORM: &str = "domain,window,pairs";
+
 /// The number of maps, chosen by key, in which charges are noted. With several, threads rarely
 /// contend for one lock.
 const SPENT_MAPS: usize = 16;
@@ -139,7 +144,7 @@ fn fingerprint() -> u64 {
     *ONCE.get_or_init(|| {
         let mut hasher = KeyHasher::new(&KeySeed([0; 16]));
         hasher.part(b"ratelimit");
-        hasher.part(b"windows, 2");
+        hasher.part(KEY_FORM.as_bytes());
         hasher.finish().bits()
     })
 }

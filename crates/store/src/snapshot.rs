@@ -239,9 +239,9 @@ fn kept(door: &str, limit: &Limit) -> SnapshotLimit {
 }
 
 /// The description of all windows in a snapshot. The properties of each counter are part of its
-/// key.
+/// key; `by` says how it is made of them.
 fn kept_windows(door: &str) -> SnapshotLimit {
-    let (name, by) = ("windows".to_owned(), String::new());
+    let (name, by) = ("windows".to_owned(), evenkeel_engine::windows::KEY_FORM.to_owned());
     SnapshotLimit {
         door: door.to_owned(),
         name,

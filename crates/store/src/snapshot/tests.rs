@@ -197,6 +197,29 @@ fn counters_of_the_rate_limit_service_are_kept() {
     assert_eq!(hit(&windows(&back), now), 3);
 }
 
+#[test]
+fn counters_whose_keys_are_made_otherwise_are_left_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    let before = Stage::new(LIMITS);
+    let windows = |stage: &Stage| Arc::clone(&stage.accounts.windows.as_ref().expect("some").1);
+    let now = before.clock.now();
+    hit(&windows(&before), now);
+    assert!(before.write(&path, now));
+    let mut whole = fs::read(&path).expect("written");
+    let form = evenkeel_engine::windows::KEY_FORM.as_bytes();
+    let at = whole.windows(form.len()).position(|part| part == form).expect("the form of keys");
+    whole[at] ^= 1;
+    let content = whole.len() - size_of::<u32>();
+    let sum = crc32fast::hash(&whole[..content]);
+    whole[content..].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&path, whole).expect("written");
+    let after = Stage::new(LIMITS);
+    assert!(after.take_over(&path));
+    assert!(after.metric("evenkeel_state_restored_keys 0"));
+    assert_eq!(hit(&windows(&after), now), 3);
+}
+
 /// A machine without a battery-backed clock starts in 1970. Debts must not last for decades then.
 #[test]
 fn a_clock_that_was_set_back_makes_no_debt_longer() {
