@@ -14,6 +14,10 @@ pub const PAIRS_MAX: usize = 16;
 /// The maximum length of a bucket's name, in bytes over all its keys and values.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
+/// The maximum number of requests in one report of a bucket. More count as that many. No limit is
+/// higher, and sums of such numbers never exceed 64 bits.
+pub const USAGE_REQUESTS_MAX: u64 = u32::MAX as u64;
+
 /// One message: the usage of some buckets since their last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageReports<'a> {
@@ -30,9 +34,9 @@ pub struct UsageReports<'a> {
 pub struct UsageReport<'a> {
     /// The name of the bucket: pairs of key and value, sorted by key; each key occurs once.
     pub name: Vec<(&'a str, &'a str)>,
-    /// Requests that passed.
+    /// Requests that passed, at most [`USAGE_REQUESTS_MAX`].
     pub allowed: u64,
-    /// Requests that were refused.
+    /// Requests that were refused, at most [`USAGE_REQUESTS_MAX`].
     pub denied: u64,
 }
 
@@ -65,8 +69,8 @@ fn usage<'a>(bytes: &'a [u8], texts: ProtobufTexts<'a>) -> ViewResult<Option<Usa
     while let Some((field, kind)) = source.tag()? {
         match field {
             1 => pairs += name(source.bytes(kind)?, texts, &mut usage.name)?,
-            3 => usage.allowed = source.number(kind)?,
-            4 => usage.denied = source.number(kind)?,
+            3 => usage.allowed = source.number(kind)?.min(USAGE_REQUESTS_MAX),
+            4 => usage.denied = source.number(kind)?.min(USAGE_REQUESTS_MAX),
             _ => source.skip(field, kind)?,
         }
     }

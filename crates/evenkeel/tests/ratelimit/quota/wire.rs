@@ -91,6 +91,21 @@ fn reports_are_answered_and_envoys_share() {
 }
 
 #[test]
+fn reports_of_more_requests_than_there_can_be_end_no_stream() {
+    let server = Server::start(RULES, &[]);
+    let grpc = server.grpc();
+    let mut streams = [PATH; 2].map(|path| grpc.stream(path).expect("open"));
+    for stream in &mut streams {
+        stream.send(&report("d", &[("x", u64::MAX), ("z", 1)]));
+        assert!(!told(stream).is_empty());
+    }
+    let hits = 2 * (u64::from(u32::MAX) + 1);
+    let line = format!("ratelimit.service.rate_limit.d.user.total_hits: {hits}\n");
+    let stats = http(server.debug, "GET", "/stats", "").1;
+    assert!(stats.contains(&line), "{stats}");
+}
+
+#[test]
 fn streams_end_when_the_server_drains() {
     let server = Server::start(RULES, &[]);
     let grpc = server.grpc();
