@@ -25,7 +25,7 @@ pub enum DescriptorMatch<'r> {
     Free,
     /// A rule that allows everything.
     Unlimited(&'r RatelimitRule),
-    /// A limit with its counter.
+    /// A limit.
     Limited(LimitMatch<'r>),
 }
 
