@@ -12,8 +12,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::oneshot;
 
-/// The most counters of a merged call. A request that exceeds it starts another call.
-const MERGED_MAX: usize = 128;
+/// The most counters of a merged call. A request that exceeds it starts another call. Less: the
+/// server spends more on calls, 6 % with ten counters for each request and at most 128 in a call.
+/// More: other clients of the server wait for longer, by 2 µs for each counter.
+const COUNTERS_MAX: usize = 512;
+
+/// The most requests of a merged call. Less: more calls. More: while the server works on a large
+/// call this thread has nothing to do, and the other way round (a tenth fewer requests with 400).
+const REQUESTS_MAX: usize = 128;
 
 /// Answers for counters: the hits before and after.
 pub type CounterAnswers = Answers<(u32, u32)>;
@@ -52,11 +58,12 @@ impl CallMerger {
         answers.await.unwrap_or_else(|_| places.iter().map(away).collect())
     }
 
-    /// The open call, if it has room for `count` more counters; else a new one, which is sent soon.
+    /// The open call, if it has room for a request with `count` counters; else a new one, which is
+    /// sent soon.
     fn joinable(&self, servers: &Rc<LaneServers>, count: usize) -> Rc<RefCell<MergedCall>> {
         let mut open = self.open.borrow_mut();
-        let counters = open.borrow().asks.len();
-        if counters == 0 || counters + count > MERGED_MAX {
+        let (counters, requests) = (open.borrow().asks.len(), open.borrow().askers.len());
+        if counters == 0 || counters + count > COUNTERS_MAX || requests >= REQUESTS_MAX {
             *open = Rc::default();
             tokio::task::spawn_local(send(Rc::clone(servers), Rc::clone(&open)));
         }
