@@ -73,7 +73,7 @@ impl TallyRef<'_> {
             hits
         } else {
             let (before, after) = (u64::from(hit.before), u64::from(hit.after));
-            // Not counted because of another limit, or because the counter is full.
+            // Another limit stopped them, or the counter is full.
             let uncounted = hits.saturating_sub(after - before);
             if uncounted > 0 {
                 self.other_hits.fetch_add(uncounted, Relaxed);
@@ -93,8 +93,8 @@ impl<'r> LimitMatch<'r> {
         (self.limit.requests as f32 * ratio) as u64
     }
 
-    /// What the counter counts of each entry: in place of a value of a rule that shares its
-    /// threshold, the pattern.
+    /// The key and the value by which each entry is counted. If the rule shares its threshold among
+    /// all values that match a pattern, the pattern replaces the value.
     pub(super) fn counted<'a>(
         &self,
         entries: &'a [(&'a str, &'a str)],
@@ -143,7 +143,7 @@ pub fn replace(met: &mut [DescriptorMatch<'_>]) {
 }
 
 impl<'r> DescriptorMatch<'r> {
-    /// What `rule`, if one applies, says.
+    /// The match of a descriptor for which `rule` was found.
     pub(super) fn by_rule(rule: Option<&'r RatelimitRule>) -> DescriptorMatch<'r> {
         match (rule, rule.and_then(|rule| rule.limit)) {
             (_, Some(limit)) => DescriptorMatch::Limited(LimitMatch { rule, limit, hit_index: 0 }),

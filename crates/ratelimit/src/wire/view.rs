@@ -14,8 +14,8 @@ pub const DESCRIPTORS_MAX: usize = 1_000;
 /// The maximum number of entries in a descriptor.
 pub const ENTRIES_MAX: usize = 100;
 
-/// The least bytes of a usual descriptor, and of a usual entry in one. With shorter ones, the lists
-/// grow while they are read.
+/// The minimum size of a usual descriptor, and of a usual entry, in bytes. If a request has smaller
+/// ones, its lists grow while it is read.
 const DESCRIPTOR_BYTES: usize = 20;
 const ENTRY_BYTES: usize = 16;
 

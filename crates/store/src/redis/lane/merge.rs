@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 /// More: other clients of the server wait for longer, by 2 µs for each counter.
 const COUNTERS_MAX: usize = 512;
 
-/// The most requests of a merged call. Less: more calls. More: while the server works on a large
-/// call this thread has nothing to do, and the other way round (a tenth fewer requests with 400).
+/// The most requests of a merged call. Less: more calls. More: the server waits while this thread
+/// answers, and this thread while the server counts (with 400, a tenth fewer requests a second).
 const REQUESTS_MAX: usize = 128;
 
 /// Answers for counters: the hits before and after.
